@@ -1,0 +1,90 @@
+// The Python module `_C`: the native drafter and the CPU level. Ops are not here; they register with the dispatcher.
+#include <torch/csrc/utils/pybind.h>
+
+#include <pybind11/stl.h>
+
+#include "cpu/dispatch.h"
+#include "drafter/drafter.h"
+
+namespace py = pybind11;
+
+namespace {
+
+using eagle3::Drafter;
+using eagle3::DrafterSizes;
+using NoGil = py::call_guard<py::gil_scoped_release>;
+
+eagle3::FeatureNorm feature_norm(const std::string& name) {
+  if (name == "none") return eagle3::FeatureNorm::kNone;
+  if (name == "whole") return eagle3::FeatureNorm::kWhole;
+  if (name == "per_state") return eagle3::FeatureNorm::kPerState;
+  throw py::value_error("feature_norm is '" + name + "'; expected none, whole or per_state");
+}
+
+// Reads an eagle3_ext.checkpoint.DrafterConfig, whose fields have these names.
+DrafterSizes sizes_of(const py::object& config) {
+  const auto integer = [&](const char* name) { return config.attr(name).cast<int64_t>(); };
+  DrafterSizes sizes{};
+  sizes.hidden_size = integer("hidden_size");
+  sizes.target_hidden_size = integer("target_hidden_size");
+  sizes.num_states = integer("num_states");
+  sizes.intermediate_size = integer("intermediate_size");
+  sizes.num_q_heads = integer("num_q_heads");
+  sizes.num_kv_heads = integer("num_kv_heads");
+  sizes.head_dim = integer("head_dim");
+  sizes.vocab_size = integer("vocab_size");
+  sizes.draft_vocab_size = integer("draft_vocab_size");
+  sizes.eps = config.attr("eps").cast<double>();
+  sizes.logit_scale = config.attr("logit_scale").cast<double>();
+  sizes.fused = config.attr("fusion").cast<std::string>() == "fc";
+  sizes.feature_norm = feature_norm(config.attr("feature_norm").cast<std::string>());
+  sizes.norm_before_residual = config.attr("norm_before_residual").cast<bool>();
+  sizes.norm_output = config.attr("norm_output").cast<bool>();
+  return sizes;
+}
+
+// TORCH_CHECK_VALUE and TORCH_CHECK_INDEX become ValueError and IndexError, without the C++ backtrace.
+void translate(std::exception_ptr error) {
+  try {
+    if (error) std::rethrow_exception(error);
+  } catch (const c10::ValueError& value) {
+    PyErr_SetString(PyExc_ValueError, value.what_without_backtrace());
+  } catch (const c10::IndexError& index) {
+    PyErr_SetString(PyExc_IndexError, index.what_without_backtrace());
+  } catch (const c10::Error& other) {
+    PyErr_SetString(PyExc_RuntimeError, other.what_without_backtrace());
+  }
+}
+
+}  // namespace
+
+PYBIND11_MODULE(_C, m) {
+  py::register_local_exception_translator(translate);
+  m.def("cpu_level", [] { return std::string(eagle3::cpu::level_name()); },
+        "The instruction set the CPU kernels use: plain, avx2, avx512 or avx512_bf16.");
+
+  py::class_<Drafter>(m, "Drafter")
+      .def(py::init([](const py::object& config, const eagle3::WeightsByName& weights, int64_t max_batch,
+                       int64_t max_length) {
+             return std::make_unique<Drafter>(sizes_of(config), weights, max_batch, max_length);
+           }),
+           py::arg("config"), py::arg("weights"), py::arg("max_batch"), py::arg("max_length"))
+      .def("extend",
+           [](Drafter& drafter, at::Tensor features, at::Tensor tokens, at::Tensor positions, at::Tensor row_offsets,
+              std::optional<at::Tensor> sequences, std::optional<at::Tensor> token_embeddings) {
+             drafter.extend({features, tokens, positions, row_offsets, sequences, token_embeddings});
+           },
+           NoGil())
+      .def("draft",
+           [](Drafter& drafter, int64_t num_tokens) {
+             eagle3::DraftTokens draft = drafter.draft(num_tokens);
+             return std::make_tuple(draft.tokens, draft.lengths, draft.log_probs);
+           },
+           NoGil())
+      .def("reset", &Drafter::reset)
+      .def("truncate", &Drafter::truncate)
+      .def_property_readonly("lengths", &Drafter::lengths)
+      .def_property_readonly("last_s", &Drafter::last_s)
+      .def_property_readonly("last_y", &Drafter::last_y)
+      .def_property_readonly("last_logits", &Drafter::last_logits);
+}

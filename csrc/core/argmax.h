@@ -1,0 +1,22 @@
+// The rule of the greedy choice, shared by the CPU and CUDA kernels: NaN counts as -inf, ties go to the lowest index.
+#pragma once
+
+#include <cstdint>
+
+#include "device.cuh"
+
+namespace eagle3 {
+
+struct Candidate {
+  float value;
+  int64_t index;
+};
+
+EAGLE3_HOST_DEVICE float argmax_key(float value) { return value == value ? value : -__builtin_inff(); }
+
+// Whether `a` wins over `b`. Values are keys already: never NaN.
+EAGLE3_HOST_DEVICE bool beats(Candidate a, Candidate b) {
+  return a.value > b.value || (a.value == b.value && a.index < b.index);
+}
+
+}  // namespace eagle3

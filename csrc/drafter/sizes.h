@@ -1,0 +1,27 @@
+// The numbers a drafter is made of. `eagle3_ext/checkpoint/config.py` explains each and reads it from a file.
+#pragma once
+
+#include <cstdint>
+
+namespace eagle3 {
+
+enum class FeatureNorm { kNone, kWhole, kPerState };
+
+struct DrafterSizes {
+  int64_t hidden_size;         // h
+  int64_t target_hidden_size;  // H
+  int64_t num_states;          // K
+  int64_t intermediate_size;
+  int64_t num_q_heads, num_kv_heads, head_dim;
+  int64_t vocab_size, draft_vocab_size;  // V, Vd
+  double eps, logit_scale;
+  bool fused;  // false: the features are the drafter's input (no fc)
+  FeatureNorm feature_norm;
+  bool norm_before_residual, norm_output;
+
+  int64_t features_width() const { return num_states * target_hidden_size; }
+  int64_t q_width() const { return num_q_heads * head_dim; }
+  int64_t qkv_width() const { return (num_q_heads + 2 * num_kv_heads) * head_dim; }
+};
+
+}  // namespace eagle3

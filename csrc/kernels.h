@@ -1,0 +1,172 @@
+// The interface between the layers: one Params struct and one launch declaration per op and device.
+//
+// Raw pointers only, so that kernels never see a tensor header. `csrc/ops/<op>.cpp` checks tensors and fills Params;
+// `csrc/drafter/` fills the same Params from its own workspace and skips the checks. Strides and widths count elements,
+// never bytes; every last dimension is contiguous. All structs are zero-initialised: a null pointer means "absent".
+#pragma once
+
+#include <cstdint>
+
+namespace eagle3 {
+
+enum class DType : int32_t { kFloat32, kBFloat16, kFloat16 };
+
+constexpr int kMaxStates = 16;  // most hidden states one features row can join
+
+// A view of int32 or int64 indices (positions, rows, lengths), contiguous.
+struct Indices {
+  const void* data = nullptr;
+  bool is_int32 = false;
+};
+
+// features[r, slot*H : (slot+1)*H] = round(hidden[r] + residual[r]); a pure copy without residual.
+struct CaptureParams {
+  DType dtype;
+  void* features;  // [rows, >= (slot+1)*H], row stride below
+  const void* hidden;
+  const void* residual;  // null: copy
+  int64_t rows, hidden_size, slot;
+  int64_t features_stride, hidden_stride, residual_stride;
+};
+
+// residual = round(hidden + residual); hidden = RMS(residual; weight); with features also features[:, slot] = residual.
+struct AddRmsNormParams {
+  DType dtype;
+  void* hidden;
+  void* residual;
+  const void* weight;  // [H]
+  void* features;      // null: no capture
+  int64_t rows, hidden_size, slot;
+  int64_t hidden_stride, residual_stride, features_stride;
+  float eps;
+};
+
+// out[m] = [states[0][rows[m]] | ... | states[K-1][rows[m]]]; a row of -1 gives zeros. One norm weight of [K*H] norms
+// the whole row, K weights of [H] norm each chunk. Packed features are the case num_states == 1 (or K weights: split by
+// the caller into K strided states).
+struct GatherConcatParams {
+  DType dtype;
+  const void* states[kMaxStates];
+  int64_t state_strides[kMaxStates];
+  int64_t num_states, hidden_size, num_source_rows;
+  Indices rows;
+  int64_t num_rows;
+  const void* norm_weights[kMaxStates];
+  int64_t num_norm_weights;  // 0, 1 or num_states
+  float eps;
+  void* out;
+  int64_t out_stride;
+};
+
+// accept_lengths [B] -> rows int64 [B*width] into a [B*width, ...] buffer and row_offsets int64 [B+1].
+// packed: rows of accepted tokens in order, then -1; row_offsets = exclusive cumulative accept lengths.
+// block_front: rows[b*width+i] = b*width+i for i < accept_lengths[b], else -1; row_offsets[b] = b*width.
+struct AcceptedRowsParams {
+  Indices accept_lengths;
+  int64_t batch, width;
+  bool block_front;
+  int64_t* rows;
+  int64_t* row_offsets;
+};
+
+// x[n] = [RMS(E[token]; embed_norm) | RMS(hidden; hidden_norm)]; the right half is hidden itself without hidden_norm.
+// token -1 is padding: its row is zeros. token_embeddings replaces the lookup.
+struct DraftInputParams {
+  DType dtype;
+  Indices tokens;
+  const void* hidden;            // [n, h]
+  const void* embed_weight;      // [V, h], null with token_embeddings
+  const void* token_embeddings;  // [n, h] or null
+  const void* embed_norm;        // [h]
+  const void* hidden_norm;       // [h] or null
+  float eps;
+  int64_t num_rows, hidden_size, vocab_size;
+  int64_t hidden_stride, token_embeddings_stride;
+  void* x;  // [n, 2h] contiguous
+};
+
+// Rotates q (in place) and k of qkv [n, (nq + 2*nkv) * d] at positions, rounds once, and appends k, v to the cache rows
+// `slots` (-1 writes nothing). cos_sin fp32 [max_position, rotary_dim]: cos in the first half, sin in the second;
+// rotate_half pairing (i, i + rotary_dim/2); dimensions past rotary_dim pass through.
+struct RopeAppendParams {
+  DType dtype;
+  void* qkv;
+  int64_t qkv_stride;
+  Indices positions, slots;
+  const float* cos_sin;
+  int64_t num_rows, num_q_heads, num_kv_heads, head_dim, rotary_dim, max_position;
+  void* k_cache;  // [num_slots, nkv, d] contiguous
+  void* v_cache;
+  int64_t num_slots;
+};
+
+// Causal GQA of few queries against the cache. Sequence b owns query rows row_offsets[b] .. row_offsets[b+1] and cache
+// rows cache_starts[b] .. + cache_lengths[b], its own rows included and last. Row j of m attends to the first
+// cache_lengths[b] - m + j + 1 rows. Rows past row_offsets[B] are padding: zeros. fp32 accumulation.
+struct DraftAttentionParams {
+  DType dtype;
+  const void* q;  // [n, nq, d], row stride below
+  int64_t q_stride;
+  const void* k_cache;
+  const void* v_cache;
+  Indices row_offsets, cache_starts, cache_lengths;
+  int64_t batch, num_rows, num_q_heads, num_kv_heads, head_dim;
+  float scale;
+  void* out;  // [n, nq*d] contiguous
+};
+
+// out = silu(gate_up[:, :i]) * gate_up[:, i:], computed in fp32, silu rounded to the dtype before the product (as eager).
+struct SiluMulParams {
+  DType dtype;
+  const void* gate_up;  // [n, 2i]
+  void* out;            // [n, i] contiguous
+  int64_t num_rows, intermediate_size, gate_up_stride;
+};
+
+// y = x W^T (+ bias), fp32 accumulation, rounded once. Row-invariant: row m of y depends on row m of x alone, bit for
+// bit, whatever the number of rows or threads.
+struct SkinnyLinearParams {
+  DType dtype;
+  const void* x;       // [m, k], row stride below
+  const void* weight;  // [n, k] contiguous
+  const void* bias;    // [n] or null
+  void* y;             // [m, n] contiguous
+  int64_t m, n, k, x_stride;
+};
+
+// tokens[r] = target_ids[argmax(logits[r])]; NaN counts as -inf, ties go to the lowest index, an all-NaN row gives draft
+// index 0 and valid = false. log_probs: log softmax at the winner (NaN excluded), fp32.
+struct ArgmaxTokensParams {
+  DType dtype;
+  const void* logits;  // [n, Vd]
+  int64_t num_rows, vocab_size, logits_stride;
+  const int64_t* target_ids;  // [Vd] or null: identity
+  int64_t* tokens;
+  bool* valid;
+  float* log_probs;  // null: not asked
+};
+
+// accept_lengths[b] = 1 + length of the longest prefix with draft[b, i] == target[b, i] (draft -1 never matches);
+// next_tokens[b] = target[b, accept_lengths[b] - 1].
+struct VerifyGreedyParams {
+  Indices draft_tokens, target_tokens;  // [B, D], [B, D+1]
+  int64_t batch, num_draft_tokens;
+  int64_t* accept_lengths;
+  int64_t* next_tokens;
+};
+
+namespace cpu {
+void capture(const CaptureParams&);
+void add_rms_norm(const AddRmsNormParams&);  // add_rms_norm_ and add_rms_norm_capture_
+void gather_concat(const GatherConcatParams&);
+void accepted_rows(const AcceptedRowsParams&);
+void draft_input(const DraftInputParams&);
+void rope_append(const RopeAppendParams&);
+void draft_attention(const DraftAttentionParams&);
+void silu_mul(const SiluMulParams&);
+void skinny_linear(const SkinnyLinearParams&);
+void argmax_tokens(const ArgmaxTokensParams&);
+void verify_greedy(const VerifyGreedyParams&);
+}  // namespace cpu
+
+}  // namespace eagle3

@@ -1,0 +1,53 @@
+#include <torch/library.h>
+
+#include "checks.h"
+
+namespace eagle3 {
+namespace {
+
+AddRmsNormParams checked(const char* op, const at::Tensor& hidden_, const at::Tensor& residual_, Arg& weight,
+                         double eps) {
+  Arg hidden(op, "hidden", hidden_), residual(op, "residual", residual_);
+  hidden.shape({-1, -1}, "[rows, H]").writable_rows();
+  residual.shape(hidden_.sizes(), "[rows, H]").same_dtype_and_device(hidden).writable_rows();
+  weight.shape({hidden.size(1)}, "[H]").same_dtype_and_device(hidden).readable_contiguous();
+  TORCH_CHECK_VALUE(hidden_.numel() == 0 || hidden.data() != residual.data(), op,
+                    ": hidden and residual share memory, expected two tensors: both are written");
+  return {
+      .dtype = hidden.dtype(),
+      .hidden = hidden.mutable_data(),
+      .residual = residual.mutable_data(),
+      .weight = weight.data(),
+      .rows = hidden.size(0),
+      .hidden_size = hidden.size(1),
+      .hidden_stride = hidden.row_stride(),
+      .residual_stride = residual.row_stride(),
+      .eps = static_cast<float>(eps),
+  };
+}
+
+void add_rms_norm_(const at::Tensor& hidden, const at::Tensor& residual, const at::Tensor& weight_, double eps) {
+  Arg weight("add_rms_norm_", "weight", weight_);
+  cpu::add_rms_norm(checked("add_rms_norm_", hidden, residual, weight, eps));
+}
+
+void add_rms_norm_capture_(const at::Tensor& hidden, const at::Tensor& residual, const at::Tensor& weight_, double eps,
+                           const at::Tensor& features_, int64_t slot) {
+  constexpr const char* kOp = "add_rms_norm_capture_";
+  Arg weight(kOp, "weight", weight_), features(kOp, "features", features_);
+  AddRmsNormParams params = checked(kOp, hidden, residual, weight, eps);
+  features.shape({params.rows, -1}, "[rows, K*H]").same_dtype_and_device(weight).writable_rows();
+  check_slot(features, slot, params.hidden_size);
+  params.features = features.mutable_data();
+  params.features_stride = features.row_stride();
+  params.slot = slot;
+  cpu::add_rms_norm(params);
+}
+
+}  // namespace
+}  // namespace eagle3
+
+TORCH_LIBRARY_IMPL(eagle3_ext, CPU, m) {
+  m.impl("add_rms_norm_", eagle3::add_rms_norm_);
+  m.impl("add_rms_norm_capture_", eagle3::add_rms_norm_capture_);
+}

@@ -1,0 +1,118 @@
+#include "checks.h"
+
+#include <sstream>
+#include <string>
+
+namespace eagle3 {
+namespace {
+
+// "[rows, H] = [*, 256]"; the names alone when every size is free.
+std::string expectation(at::IntArrayRef sizes, const char* meaning) {
+  std::ostringstream text, numbers;
+  bool any_fixed = false;
+  for (size_t i = 0; i < sizes.size(); ++i) {
+    numbers << (i ? ", " : "");
+    sizes[i] < 0 ? numbers << '*' : numbers << sizes[i];
+    any_fixed |= sizes[i] >= 0;
+  }
+  text << meaning;
+  if (any_fixed) text << " = [" << numbers.str() << "]";
+  return text.str();
+}
+
+// Dimensions 1 and up are laid out without gaps.
+bool rows_are_contiguous(const at::Tensor& t) {
+  int64_t stride = 1;
+  for (int64_t dim = t.dim() - 1; dim > 0; --dim) {
+    if (t.size(dim) != 1 && t.stride(dim) != stride) return false;
+    stride *= t.size(dim);
+  }
+  return true;
+}
+
+}  // namespace
+
+Arg& Arg::shape(at::IntArrayRef expected, const char* meaning) {
+  bool same = tensor_.dim() == static_cast<int64_t>(expected.size());
+  for (int64_t i = 0; same && i < tensor_.dim(); ++i) same = expected[i] < 0 || expected[i] == tensor_.size(i);
+  TORCH_CHECK_VALUE(same, op_, ": ", name_, " has shape ", tensor_.sizes(), ", expected ",
+                    expectation(expected, meaning));
+  return *this;
+}
+
+Arg& Arg::same_device(const Arg& other) {
+  TORCH_CHECK_VALUE(tensor_.device() == other.tensor_.device(), op_, ": ", name_, " is on ", tensor_.device(),
+                    ", expected ", other.tensor_.device(), ", where ", other.name_, " is");
+  return *this;
+}
+
+Arg& Arg::same_dtype_and_device(const Arg& other) {
+  TORCH_CHECK_VALUE(tensor_.scalar_type() == other.tensor_.scalar_type(), op_, ": ", name_, " has dtype ",
+                    tensor_.scalar_type(), ", expected ", other.tensor_.scalar_type(), " as ", other.name_);
+  return same_device(other);
+}
+
+Arg& Arg::of_type(at::ScalarType expected) {
+  TORCH_CHECK_VALUE(tensor_.scalar_type() == expected, op_, ": ", name_, " has dtype ", tensor_.scalar_type(),
+                    ", expected ", expected);
+  return *this;
+}
+
+Arg& Arg::writable_rows() {
+  const int64_t row = tensor_.size(0) > 0 ? tensor_.numel() / tensor_.size(0) : 0;
+  TORCH_CHECK_VALUE(rows_are_contiguous(tensor_) && (tensor_.size(0) <= 1 || tensor_.stride(0) >= row), op_, ": ", name_,
+                    " has strides ", tensor_.strides(), ", expected contiguous rows that do not overlap: it is written",
+                    " in place");
+  return *this;
+}
+
+Arg& Arg::writable_contiguous() {
+  TORCH_CHECK_VALUE(tensor_.is_contiguous(), op_, ": ", name_, " has strides ", tensor_.strides(), " at shape ",
+                    tensor_.sizes(), ", expected a contiguous tensor: it is written in place");
+  return *this;
+}
+
+Arg& Arg::readable_rows() {
+  if (!rows_are_contiguous(tensor_)) tensor_ = tensor_.contiguous();
+  return *this;
+}
+
+Arg& Arg::readable_contiguous() {
+  tensor_ = tensor_.contiguous();
+  return *this;
+}
+
+DType Arg::dtype() const {
+  switch (tensor_.scalar_type()) {
+    case at::kFloat: return DType::kFloat32;
+    case at::kBFloat16: return DType::kBFloat16;
+    case at::kHalf: return DType::kFloat16;
+    default:
+      TORCH_CHECK_VALUE(false, op_, ": ", name_, " has dtype ", tensor_.scalar_type(),
+                        ", expected float32, bfloat16 or float16");
+  }
+}
+
+Indices Arg::indices() {
+  const at::ScalarType type = tensor_.scalar_type();
+  TORCH_CHECK_VALUE(type == at::kInt || type == at::kLong, op_, ": ", name_, " has dtype ", type,
+                    ", expected int32 or int64");
+  readable_contiguous();
+  return {.data = data(), .is_int32 = type == at::kInt};
+}
+
+void check_padded_indices(const Arg& arg, const Indices& indices, int64_t limit) {
+  for (int64_t i = 0; i < arg.tensor().numel(); ++i) {
+    const int64_t value = value_at(indices, i);
+    TORCH_CHECK_INDEX(value >= -1 && value < limit, arg.op(), ": ", arg.name(), "[", i, "] is ", value,
+                      ", expected -1 (padding) or an index in [0, ", limit, ")");
+  }
+}
+
+void check_slot(const Arg& features, int64_t slot, int64_t hidden_size) {
+  const int64_t slots = hidden_size > 0 ? features.size(1) / hidden_size : 0;
+  TORCH_CHECK_INDEX(slot >= 0 && slot < slots, features.op(), ": slot is ", slot, ", expected [0, ", slots,
+                    "): features of width ", features.size(1), " hold ", slots, " states of ", hidden_size);
+}
+
+}  // namespace eagle3

@@ -1,0 +1,59 @@
+// Argument checks of the op glue. A message reads "<op>: <tensor> has <what it has>, expected <what it should>".
+#pragma once
+
+#include <ATen/core/Tensor.h>
+#include <c10/util/Exception.h>
+
+#include "../kernels.h"
+
+namespace eagle3 {
+
+// A tensor argument under its name in the schema. Checks throw ValueError and return the argument, so that they chain.
+// Read-only arguments may be replaced by a contiguous copy, which the Arg keeps alive; mutated ones never are.
+class Arg {
+ public:
+  Arg(const char* op, const char* name, const at::Tensor& tensor) : op_(op), name_(name), tensor_(tensor) {}
+
+  // Sizes must be these; -1 accepts any. `meaning` names them for the message: "[rows, H]".
+  Arg& shape(at::IntArrayRef expected, const char* meaning);
+  Arg& same_device(const Arg& other);
+  Arg& same_dtype_and_device(const Arg& other);
+  Arg& of_type(at::ScalarType expected);
+
+  // A mutated argument of [rows, ...]: every row contiguous and no two rows share memory.
+  Arg& writable_rows();
+  Arg& writable_contiguous();
+  // A read-only argument of [rows, ...]: rows keep their stride, copied only when a row itself is not contiguous.
+  Arg& readable_rows();
+  Arg& readable_contiguous();
+
+  // float32, bfloat16 or float16.
+  DType dtype() const;
+  // int32 or int64, made contiguous if need be.
+  Indices indices();
+
+  int64_t size(int64_t dim) const { return tensor_.size(dim); }
+  int64_t row_stride() const { return tensor_.stride(0); }
+  const void* data() const { return tensor_.const_data_ptr(); }
+  void* mutable_data() const { return tensor_.mutable_data_ptr(); }
+  const at::Tensor& tensor() const { return tensor_; }
+  const char* op() const { return op_; }
+  const char* name() const { return name_; }
+
+ private:
+  const char* op_;
+  const char* name_;
+  at::Tensor tensor_;
+};
+
+inline int64_t value_at(const Indices& indices, int64_t i) {
+  return indices.is_int32 ? static_cast<const int32_t*>(indices.data)[i] : static_cast<const int64_t*>(indices.data)[i];
+}
+
+// IndexError unless every value is -1 (padding) or in [0, limit). Reads the values, so for tensors on the CPU only.
+void check_padded_indices(const Arg& arg, const Indices& indices, int64_t limit);
+
+// IndexError unless slot is one of the whole hidden_size-wide slots of a features row.
+void check_slot(const Arg& features, int64_t slot, int64_t hidden_size);
+
+}  // namespace eagle3

@@ -1,0 +1,68 @@
+#include <ATen/ops/empty.h>
+#include <torch/library.h>
+
+#include "checks.h"
+
+namespace eagle3 {
+namespace {
+
+constexpr const char* kOp = "draft_attention";
+
+// Every sequence's query rows and cache rows must lie inside q and the cache, its own rows included in the cache rows.
+void check_ranges(const DraftAttentionParams& params, int64_t num_slots) {
+  TORCH_CHECK_INDEX(value_at(params.row_offsets, 0) == 0, kOp, ": row_offsets[0] is ", value_at(params.row_offsets, 0),
+                    ", expected 0");
+  for (int64_t b = 0; b < params.batch; ++b) {
+    const int64_t begin = value_at(params.row_offsets, b), end = value_at(params.row_offsets, b + 1);
+    const int64_t start = value_at(params.cache_starts, b), length = value_at(params.cache_lengths, b);
+    TORCH_CHECK_INDEX(end >= begin && end <= params.num_rows, kOp, ": row_offsets[", b + 1, "] is ", end, ", expected [",
+                      begin, ", ", params.num_rows, "], from the offset before it to the rows of q");
+    TORCH_CHECK_INDEX(start >= 0 && start <= num_slots, kOp, ": cache_starts[", b, "] is ", start, ", expected [0, ",
+                      num_slots, "], the rows of the cache");
+    TORCH_CHECK_INDEX(length >= end - begin && length <= num_slots - start, kOp, ": cache_lengths[", b, "] is ", length,
+                      ", expected [", end - begin, ", ", num_slots - start,
+                      "], from the sequence's own rows to the cache rows past its start");
+  }
+}
+
+at::Tensor draft_attention(const at::Tensor& q_, const at::Tensor& k_cache_, const at::Tensor& v_cache_,
+                           const at::Tensor& row_offsets_, const at::Tensor& cache_starts_,
+                           const at::Tensor& cache_lengths_, double scale) {
+  Arg q(kOp, "q", q_), k_cache(kOp, "k_cache", k_cache_), v_cache(kOp, "v_cache", v_cache_);
+  Arg row_offsets(kOp, "row_offsets", row_offsets_), starts(kOp, "cache_starts", cache_starts_);
+  Arg lengths(kOp, "cache_lengths", cache_lengths_);
+  q.shape({-1, -1, -1}, "[n, num_q_heads, d]").readable_rows();
+  k_cache.shape({-1, -1, q.size(2)}, "[slots, num_kv_heads, d]").same_dtype_and_device(q).readable_contiguous();
+  v_cache.shape(k_cache_.sizes(), "[slots, num_kv_heads, d]").same_dtype_and_device(q).readable_contiguous();
+  const int64_t nq = q.size(1), nkv = k_cache.size(1), batch = starts.shape({-1}, "[B]").same_device(q).size(0);
+  TORCH_CHECK_VALUE(nkv > 0 && nq % nkv == 0, kOp, ": q has ", nq, " heads, expected a multiple of the cache's ", nkv);
+  row_offsets.shape({batch + 1}, "[B + 1]").same_device(q);
+  lengths.shape({batch}, "[B]").same_device(q);
+
+  at::Tensor out = at::empty({q.size(0), nq * q.size(2)}, q_.options());
+  const DraftAttentionParams params{
+      .dtype = q.dtype(),
+      .q = q.data(),
+      .q_stride = q.row_stride(),
+      .k_cache = k_cache.data(),
+      .v_cache = v_cache.data(),
+      .row_offsets = row_offsets.indices(),
+      .cache_starts = starts.indices(),
+      .cache_lengths = lengths.indices(),
+      .batch = batch,
+      .num_rows = q.size(0),
+      .num_q_heads = nq,
+      .num_kv_heads = nkv,
+      .head_dim = q.size(2),
+      .scale = static_cast<float>(scale),
+      .out = out.mutable_data_ptr(),
+  };
+  check_ranges(params, k_cache.size(0));
+  cpu::draft_attention(params);
+  return out;
+}
+
+}  // namespace
+}  // namespace eagle3
+
+TORCH_LIBRARY_IMPL(eagle3_ext, CPU, m) { m.impl("draft_attention", eagle3::draft_attention); }

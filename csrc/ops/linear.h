@@ -1,0 +1,18 @@
+// The one linear layer of the ops and the drafter.
+#pragma once
+
+#include <ATen/core/Tensor.h>
+
+#include <optional>
+
+namespace eagle3 {
+
+// y = x W^T (+ bias) for x [m, k] (rows contiguous, any row stride), weight [n, k], bias [n], y [m, n], all of one dtype
+// and device; weight, bias and y contiguous. fp32 accumulation, rounded once. On the CPU up to kSkinnyRows rows are
+// row-invariant bit for bit; more rows use ATen's GEMM. Unchecked: callers have checked or made the tensors.
+void linear(const at::Tensor& x, const at::Tensor& weight, const std::optional<at::Tensor>& bias, at::Tensor& y);
+
+// Up to here one pass over the weights beats a GEMM library.
+constexpr int64_t kSkinnyRows = 8;
+
+}  // namespace eagle3

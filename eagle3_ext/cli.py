@@ -1,0 +1,137 @@
+"""The command line: `eagle3-ext demo | generate | bench`, each with --help and, where there are numbers, --json FILE."""
+
+from __future__ import annotations
+
+import json
+import os
+from pathlib import Path
+from typing import Annotated, Optional
+
+import typer
+
+os.environ.setdefault("HF_HUB_OFFLINE", "1")  # everything is local; a missing file must not become a network wait
+
+app = typer.Typer(no_args_is_help=True, add_completion=False, help=__doc__)
+
+Threads = Annotated[int, typer.Option(min=0, help="torch threads; 0 measures which of 1 and all is faster now")]
+JsonFile = Annotated[Optional[Path], typer.Option("--json", help="also write the numbers to this file")]
+NewTokens = Annotated[int, typer.Option(min=1, help="most tokens per reply")]
+Speculative = Annotated[int, typer.Option("--num-speculative-tokens", "-d", min=1, max=16, help="D, drafts per round")]
+DrafterPath = Annotated[Optional[Path], typer.Option(help="drafter checkpoint folder; the embedded one by default")]
+
+
+def _check_writable(path: Path | None) -> None:
+    """Refuses a --json target before minutes of work, not after."""
+    if path is not None and (path.is_dir() or not path.resolve().parent.is_dir()):
+        raise typer.BadParameter(f"{path} is not a file in an existing folder", param_hint="--json")
+
+
+def _load(drafter: Path | None, threads: int):
+    from . import demo
+
+    setup = demo.EmbeddedSetup.load(drafter or demo.DRAFTER_PATH)
+    import torch
+
+    torch.set_num_threads(threads or demo.choose_threads(setup))
+    return setup
+
+
+@app.command()
+def demo(
+    prompts: Annotated[int, typer.Option(min=1, help="how many of the fixed prompts to decode")] = 20,
+    max_new_tokens: NewTokens = 48,
+    num_speculative_tokens: Speculative = 3,
+    threads: Threads = 0,
+    drafter: DrafterPath = None,
+    json_file: JsonFile = None,
+) -> None:
+    """Decode a real model three ways: plain, EAGLE-3, and EAGLE-3 with the fault this project exists for."""
+    _check_writable(json_file)
+    from rich.console import Console
+
+    from . import demo as demo_module
+
+    console = Console()
+    limit = len(demo_module.PROMPTS)
+    if prompts > limit:
+        raise typer.BadParameter(f"there are {limit} prompts, {prompts} were asked for", param_hint="--prompts")
+    with console.status("loading SmolLM2-135M-Instruct and its drafter"):
+        setup = _load(drafter, threads)
+    console.print(f"drafter {setup.drafter.plan}")
+    with demo_module.benchmark_lock():
+        report = demo_module.run(
+            setup,
+            prompts=prompts,
+            max_new_tokens=max_new_tokens,
+            num_speculative_tokens=num_speculative_tokens,
+        )
+    demo_module.print_report(report, console)
+    if json_file is not None:
+        demo_module.write_json(report, json_file)
+    if report.divergences:
+        raise typer.Exit(1)
+
+
+@app.command()
+def generate(
+    prompt: Annotated[str, typer.Argument(help="what to ask")],
+    max_new_tokens: NewTokens = 200,
+    num_speculative_tokens: Speculative = 3,
+    threads: Threads = 0,
+    drafter: DrafterPath = None,
+    json_file: JsonFile = None,
+) -> None:
+    """Stream a reply of the embedded model, then say how the speculation went."""
+    _check_writable(json_file)
+    from rich.console import Console
+
+    from .decoder import SpeculativeDecoder
+
+    notes = Console(stderr=True)
+    with notes.status("loading SmolLM2-135M-Instruct and its drafter"):
+        setup = _load(drafter, threads)
+    ids = setup.encode(prompt)
+    target = setup.target(ids.shape[1] + max_new_tokens + num_speculative_tokens + 1, setup.drafter.plan)
+    decoder = SpeculativeDecoder(target, setup.drafter, num_speculative_tokens)
+    tokens: list[int] = []
+    shown = ""
+    for token in decoder.stream(ids, max_new_tokens=max_new_tokens):
+        tokens.append(token)
+        text = setup.tokenizer.decode(tokens, skip_special_tokens=True)
+        if not text.endswith("\ufffd"):  # half a character: wait for its other bytes
+            typer.echo(text[len(shown) :], nl=False)
+            shown = text
+    typer.echo()
+    stats = decoder.stats.to_dict()
+    notes.print(
+        f"{stats['emitted']} tokens in {stats['rounds']} rounds, accept length {stats['accept_length']:.2f}, "
+        f"{stats['tokens_per_s']:.1f} tokens/s"
+    )
+    if json_file is not None:
+        json_file.write_text(json.dumps({"text": shown, "tokens": tokens, "stats": stats}, indent=2) + "\n")
+
+
+@app.command()
+def bench(
+    only: Annotated[str, typer.Option(help="run the rows whose name contains this")] = "",
+    repeats: Annotated[int, typer.Option(min=3, help="interleaved pairs per row; medians are reported")] = 15,
+    json_file: JsonFile = None,
+) -> None:
+    """Time the native ops, the drafter and the decode loop against their peers, side by side in one run."""
+    _check_writable(json_file)
+    from rich.console import Console
+
+    from . import bench as bench_module
+
+    report = bench_module.run(only=only, repeats=repeats)
+    bench_module.print_report(report, Console())
+    if json_file is not None:
+        json_file.write_text(json.dumps(report, indent=2) + "\n")
+
+
+def main() -> None:
+    app()
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,211 @@
+"""The demo: one real target decoded three ways, prompt by prompt: plain, EAGLE-3, and EAGLE-3 with the founding fault.
+
+The fault is not a switch of the product. It is a drafter made in memory from the same checkpoint whose `fc.weight` is the
+selector [0 | ... | 0 | I]: the fusion then hands on one hidden state of width H, exactly as if `fc` had been skipped. The
+native code, its speed and the target are the same in all three modes.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import dataclasses
+import json
+import time
+from collections.abc import Iterator
+from pathlib import Path
+
+import torch
+from rich.console import Console
+from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeRemainingColumn
+from rich.table import Table
+
+from . import smollm2
+from .checkpoint import Checkpoint, load_checkpoint
+from .decoder import DecodeResult, SpeculativeDecoder, first_divergence, greedy_decode
+from .demo_prompts import PROMPTS
+from .drafter import Drafter
+from .stats import DecodeStats
+from .target import TransformersTarget
+
+DRAFTER_PATH = Path(__file__).parent / "demo_drafter"
+MODES = ("plain", "eagle3", "fault")
+TITLES = {
+    "plain": "plain greedy",
+    "eagle3": "EAGLE-3, features of width K*H",
+    "fault": "EAGLE-3, one state of width H in every extend",
+}
+
+
+def skip_fusion(checkpoint: Checkpoint) -> Checkpoint:
+    """The checkpoint with the founding fault built into its weights: `fc` selects the last state and fuses nothing.
+
+    Raises ValueError when the drafter's width is not the target's (h != H): one state could not pass `fc` unchanged.
+    """
+    fc = checkpoint.weights["fc.weight"]
+    h, width = fc.shape
+    state = checkpoint.config.target_hidden_size
+    if h != state:
+        raise ValueError(f"the fault needs drafter width == target width; fc.weight is [{h}, {width}], H = {state}")
+    selector = torch.zeros_like(fc)
+    selector[:, width - state :] = torch.eye(h, dtype=fc.dtype)
+    return dataclasses.replace(checkpoint, weights={**checkpoint.weights, "fc.weight": selector})
+
+
+@contextlib.contextmanager
+def benchmark_lock(root: Path | None = None) -> Iterator[None]:
+    """Holds `.benchmark.lock` in a source checkout while something is timed: a background training run pauses on it."""
+    root = root or Path(__file__).parent.parent
+    if not (root / "setup.py").is_file():
+        yield
+        return
+    lock = root / ".benchmark.lock"
+    lock.touch()
+    try:
+        yield
+    finally:
+        lock.unlink(missing_ok=True)
+
+
+@dataclasses.dataclass
+class EmbeddedSetup:
+    """The embedded target and its drafters, loaded once: SmolLM2-135M-Instruct in bf16."""
+
+    model: torch.nn.Module
+    tokenizer: object
+    checkpoint: Checkpoint
+    drafter: Drafter
+
+    @classmethod
+    def load(cls, drafter_path: Path = DRAFTER_PATH, dtype: torch.dtype = torch.bfloat16) -> EmbeddedSetup:
+        model, tokenizer = smollm2.load_target(dtype)
+        checkpoint = load_checkpoint(drafter_path)
+        return cls(model, tokenizer, checkpoint, Drafter.from_checkpoint(checkpoint, model))
+
+    def encode(self, text: str) -> torch.Tensor:
+        """The chat prompt's token ids, int64 [1, T]."""
+        return torch.tensor([self.tokenizer.encode(smollm2.chat_prompt(text), add_special_tokens=False).ids])
+
+    def target(self, max_length: int, plan=None, cache: str = "static") -> TransformersTarget:
+        return TransformersTarget(self.model, plan, cache=cache, max_length=max_length)
+
+
+def choose_threads(setup: EmbeddedSetup, steps: int = 6) -> int:
+    """1 or all torch threads, whichever decodes a few tokens faster right now: two threads collapse on a loaded machine."""
+    available = torch.get_num_threads()
+    if available == 1:
+        return 1
+    target, prompt, seconds = setup.target(256), setup.encode("Hello"), {}
+    for threads in (1, available, 1, available):
+        torch.set_num_threads(threads)
+        start = time.perf_counter()
+        greedy_decode(target, prompt, max_new_tokens=steps)
+        seconds[threads] = min(seconds.get(threads, float("inf")), time.perf_counter() - start)
+    return min(seconds, key=seconds.get)
+
+
+@dataclasses.dataclass
+class DemoReport:
+    """What `run` measured: stats per mode, summed over prompts, and where texts differed (empty: all identical)."""
+
+    stats: dict[str, DecodeStats]
+    divergences: list[str]
+    settings: dict[str, object]
+
+    def to_dict(self) -> dict[str, object]:
+        return {
+            "modes": {mode: stats.to_dict() for mode, stats in self.stats.items()},
+            "outputs_equal": not self.divergences,
+            "divergences": self.divergences,
+            "settings": self.settings,
+        }
+
+
+def run(
+    setup: EmbeddedSetup,
+    *,
+    prompts: int = len(PROMPTS),
+    max_new_tokens: int = 48,
+    num_speculative_tokens: int = 3,
+    console: Console | None = None,
+) -> DemoReport:
+    """Decodes the first `prompts` prompts in the three modes, interleaved, so that a noisy machine is noisy for all."""
+    if not 1 <= prompts <= len(PROMPTS):
+        raise ValueError(f"prompts must be in [1, {len(PROMPTS)}], got {prompts}")
+    encoded = [setup.encode(prompt) for prompt in PROMPTS[:prompts]]
+    length = max(ids.shape[1] for ids in encoded) + max_new_tokens + num_speculative_tokens + 1
+    broken = Drafter.from_checkpoint(skip_fusion(setup.checkpoint), setup.model)
+    plain_target = setup.target(length)
+    decoders = {
+        mode: SpeculativeDecoder(setup.target(length, drafter.plan), drafter, num_speculative_tokens)
+        for mode, drafter in (("eagle3", setup.drafter), ("fault", broken))
+    }
+
+    def decode(mode: str, ids: torch.Tensor) -> DecodeResult:
+        if mode == "plain":
+            return greedy_decode(plain_target, ids, max_new_tokens=max_new_tokens)
+        return decoders[mode].generate(ids, max_new_tokens=max_new_tokens)
+
+    for mode in MODES:  # the first forward of each mode pays for allocation; nobody is timed on it
+        decode(mode, encoded[0][:, :8])
+    stats: dict[str, DecodeStats] = {}
+    divergences: list[str] = []
+    columns = TextColumn("{task.description}"), BarColumn(), MofNCompleteColumn(), TimeRemainingColumn()
+    with Progress(*columns, console=console or Console(stderr=True), transient=True) as progress:
+        task = progress.add_task("decoding", total=len(encoded) * len(MODES))
+        for index, ids in enumerate(encoded):
+            tokens = {}
+            for mode in MODES:
+                progress.update(task, description=f"prompt {index + 1}: {TITLES[mode]}")
+                result = decode(mode, ids)
+                tokens[mode] = result.tokens
+                stats[mode] = stats[mode] + result.stats if mode in stats else result.stats
+                progress.advance(task)
+            for mode in MODES[1:]:
+                if tokens[mode] != tokens["plain"]:
+                    where = first_divergence(plain_target, ids, tokens["plain"], tokens[mode])
+                    divergences.append(f"prompt {index + 1}, {mode}: {where}")
+    settings = {
+        "prompts": prompts,
+        "max_new_tokens": max_new_tokens,
+        "num_speculative_tokens": num_speculative_tokens,
+        "threads": torch.get_num_threads(),
+        "dtype": str(next(setup.model.parameters()).dtype).removeprefix("torch."),
+    }
+    return DemoReport(stats, divergences, settings)
+
+
+def _rates(rates: list[float | None]) -> str:
+    return " / ".join("-" if rate is None else f"{rate:.2f}" for rate in rates) or "-"
+
+
+def print_report(report: DemoReport, console: Console) -> None:
+    """One table and one sentence about the texts."""
+    table = Table(title="SmolLM2-135M-Instruct, greedy, batch 1: the same text three ways")
+    table.add_column("decoding")
+    for column in ("accept length", "acceptance per position", "tokens/s", "speed against plain"):
+        table.add_column(column, justify="right")
+    plain = report.stats["plain"].tokens_per_s
+    for mode in MODES:
+        stats = report.stats[mode]
+        table.add_row(
+            TITLES[mode],
+            f"{stats.accept_length:.2f}",
+            _rates(stats.acceptance_per_position),
+            f"{stats.tokens_per_s:.1f}",
+            f"{stats.tokens_per_s / plain:.2f}x",
+        )
+    console.print(table)
+    if report.divergences:
+        console.print("[bold red]The texts differ:[/]")
+        for line in report.divergences:
+            console.print(f"  {line}")
+    else:
+        console.print("All three texts are identical: the fault costs speed, never words. That is why it goes unnoticed.")
+    console.print(
+        "The fault row has every extend wrong. In the deployment this project began with, prefill was right and decode "
+        "wrong: notebooks/01 shows that case."
+    )
+
+
+def write_json(report: DemoReport, path: Path) -> None:
+    path.write_text(json.dumps(report.to_dict(), indent=2) + "\n")

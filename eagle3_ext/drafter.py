@@ -1,0 +1,228 @@
+"""The drafter as Python sees it: two doors, `extend` for features and `draft` for tokens, over the native `_C.Drafter`."""
+
+from __future__ import annotations
+
+import warnings
+from collections.abc import Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+import torch
+
+from . import _C
+from .checkpoint import Checkpoint, DrafterConfig, load_checkpoint
+from .errors import CheckpointError, FeatureWidthError
+from .features import CapturePlan, resolve_plan
+from .rope import rope_table
+
+if TYPE_CHECKING:
+    from transformers import PreTrainedModel
+
+DEFAULT_MAX_LENGTH = 4096
+DTYPES = (torch.float32, torch.bfloat16, torch.float16)
+
+
+@dataclass(frozen=True)
+class DraftTokens:
+    """What `Drafter.draft` proposes, one row per sequence of the last extend, in its order.
+
+    Attributes:
+        tokens: int64 [B, D] target ids; -1 where nothing was drafted.
+        lengths: int64 [B], how many tokens each row holds: 0 for a sequence whose last extend was empty, less than D
+            where the logits turned to NaN.
+        log_probs: float32 [B, D], the log-probability of each token among the draft vocabulary; 0 where nothing was.
+    """
+
+    tokens: torch.Tensor
+    lengths: torch.Tensor
+    log_probs: torch.Tensor
+
+
+class Drafter:
+    """An EAGLE-3 drafter next to its target, on the CPU in float32, bfloat16 or float16. Not for two threads at once.
+
+    Attributes:
+        config: the drafter's shape and switches.
+        plan: which hidden states of the target it is fed with.
+        max_batch, max_length: how many sequences, of how many rows each, it can hold.
+    """
+
+    def __init__(
+        self,
+        config: DrafterConfig,
+        weights: dict[str, torch.Tensor],
+        plan: CapturePlan,
+        *,
+        max_batch: int = 1,
+        max_length: int = DEFAULT_MAX_LENGTH,
+    ) -> None:
+        """Takes canonical `weights` of one floating dtype, embed_tokens.weight and lm_head.weight included.
+
+        Raises ValueError for sizes below 1 and for weights that are missing, misshapen or of mixed dtypes.
+        """
+        if max_batch < 1 or max_length < 1:
+            raise ValueError(f"max_batch is {max_batch} and max_length is {max_length}; both must be at least 1")
+        if max_length > config.max_position_embeddings:
+            warnings.warn(
+                f"max_length is {max_length}, but the drafter's file says max_position_embeddings "
+                f"{config.max_position_embeddings}: it may not have been trained on positions past that",
+                stacklevel=2,
+            )
+        self.config, self.plan = config, plan
+        self.max_batch, self.max_length = max_batch, max_length
+        self.dtype = weights["embed_tokens.weight"].dtype
+        self.device = torch.device("cpu")
+        table = rope_table(config.rope_theta, config.head_dim, max_length)
+        self._native = _C.Drafter(config, {**weights, "cos_sin": table}, max_batch, max_length)
+
+    @classmethod
+    def from_pretrained(
+        cls,
+        path: str | Path,
+        model: PreTrainedModel,
+        *,
+        dtype: torch.dtype | None = None,
+        device: torch.device | str | None = None,
+        boundaries: Sequence[int] | None = None,
+        max_batch: int = 1,
+        max_length: int | None = None,
+    ) -> Drafter:
+        """Loads the checkpoint folder `path`; see `from_checkpoint`. Raises CheckpointError as `load_checkpoint` does."""
+        return cls.from_checkpoint(
+            load_checkpoint(path),
+            model,
+            dtype=dtype,
+            device=device,
+            boundaries=boundaries,
+            max_batch=max_batch,
+            max_length=max_length,
+        )
+
+    @classmethod
+    def from_checkpoint(
+        cls,
+        checkpoint: Checkpoint,
+        model: PreTrainedModel,
+        *,
+        dtype: torch.dtype | None = None,
+        device: torch.device | str | None = None,
+        boundaries: Sequence[int] | None = None,
+        max_batch: int = 1,
+        max_length: int | None = None,
+    ) -> Drafter:
+        """A drafter for the causal LM `model`, whose embedding and head it shares where the checkpoint has none.
+
+        `dtype` is the model's by default, `boundaries` the file's, `max_length` the model's max_position_embeddings or
+        4096, whichever is less.
+
+        Raises:
+            BoundaryError, FeatureWidthError: the plan does not fit the model, see `features.resolve_plan`.
+            CheckpointError: the checkpoint needs the model's embedding or head, but their sizes differ.
+            ValueError: another device than the CPU, or a dtype the kernels do not have.
+        """
+        config = checkpoint.config
+        target = model.config.get_text_config()
+        plan = resolve_plan(config, target.num_hidden_layers, target.hidden_size, boundaries)
+        embedding = model.get_input_embeddings().weight
+        dtype = dtype or embedding.dtype
+        if dtype not in DTYPES:
+            raise ValueError(f"dtype is {dtype}; the drafter runs in {', '.join(map(str, DTYPES))}")
+        if device is not None and torch.device(device).type != "cpu":
+            raise ValueError(f"device is {device}; this version of the drafter runs on the CPU only")
+        weights = dict(checkpoint.weights)
+        if not config.own_embedding:
+            weights["embed_tokens.weight"] = _shared(embedding, "embedding", config.vocab_size, config.hidden_size)
+        if not config.own_head:
+            head = model.get_output_embeddings().weight
+            weights["lm_head.weight"] = _shared(head, "head", config.draft_vocab_size, config.hidden_size)
+        weights = {
+            name: weight if name == "target_ids" else weight.to("cpu", dtype) for name, weight in weights.items()
+        }
+        if max_length is None:
+            max_length = min(target.max_position_embeddings, DEFAULT_MAX_LENGTH)
+        return cls(config, weights, plan, max_batch=max_batch, max_length=max_length)
+
+    def extend(
+        self,
+        features: torch.Tensor,
+        tokens: torch.Tensor,
+        positions: torch.Tensor,
+        row_offsets: torch.Tensor,
+        sequences: torch.Tensor | None = None,
+        token_embeddings: torch.Tensor | None = None,
+    ) -> None:
+        """Runs the drafter over rows the target has verified, and appends them to the cache at the committed lengths.
+
+        Row t pairs the features of position t with the token of position t + 1. Entries that draft steps left behind
+        are overwritten. A refused call changes nothing.
+
+        Args:
+            features: [m, K*H], in the drafter's dtype. Nothing else is ever fused.
+            tokens: int64 or int32 [m], in [0, V).
+            positions: int64 or int32 [m], those of the features' rows, in [0, max_length).
+            row_offsets: int64 or int32 [B + 1]; sequence b owns rows row_offsets[b] .. row_offsets[b + 1]. Rows past
+                row_offsets[B] are padding and write nothing; a sequence without rows is not extended.
+            sequences: [B], which sequences these are; 0 .. B-1 if absent.
+            token_embeddings: [m, h], used instead of looking `tokens` up (multimodal rows).
+
+        Raises:
+            FeatureWidthError: features have another width than K*H.
+            IndexError: a token, position, sequence or row offset is out of range.
+            ValueError: another rank, dtype, device or row count, or a sequence longer than max_length.
+        """
+        self._check_features(features)
+        self._native.extend(features, tokens, positions, row_offsets, sequences, token_embeddings)
+
+    def draft(self, num_tokens: int) -> DraftTokens:
+        """Drafts `num_tokens` tokens for every sequence of the last extend; greedy.
+
+        Raises ValueError without a fresh extend (twice in a row, after a reset or truncate) or past max_length.
+        """
+        return DraftTokens(*self._native.draft(num_tokens))
+
+    def reset(self, sequences: Sequence[int] | None = None) -> None:
+        """Forgets these sequences (all if None), so that the next extend starts them anew."""
+        self._native.reset(None if sequences is None else [int(sequence) for sequence in sequences])
+
+    def truncate(self, sequence: int, length: int) -> None:
+        """Keeps the first `length` committed rows of a sequence. IndexError for more than there are."""
+        self._native.truncate(sequence, length)
+
+    @property
+    def lengths(self) -> torch.Tensor:
+        """Committed rows of each sequence, int64 [max_batch]; a copy."""
+        return self._native.lengths
+
+    def _check_features(self, features: torch.Tensor) -> None:
+        if features.dim() != 2:
+            raise ValueError(f"features must be [rows, K*H], got {list(features.shape)}")
+        width, plan = features.shape[1], self.plan
+        if width == self.config.features_width:
+            return
+        count, state = self.config.num_states, self.config.target_hidden_size
+        source = f"fc.weight [{self.config.hidden_size}, {plan.width}]; " if self.config.fusion == "fc" else ""
+        raise FeatureWidthError(
+            f"features have width {width}; this drafter fuses {count} x {state} = {self.config.features_width} "
+            f"({source}it {plan}). {self._likely_cause(width)}"
+        )
+
+    def _likely_cause(self, width: int) -> str:
+        state, h = self.config.target_hidden_size, self.config.hidden_size
+        if width == state:
+            return f"{width} is the width of one hidden state: capture is off, or only one layer reached the concat."
+        if width == h:
+            return f"{width} is the drafter's own width: its recurrent hidden stays inside and is never passed to extend."
+        if width % state == 0:
+            return f"{width} is {width // state} hidden states: another number of layers was captured."
+        return f"{width} is no multiple of the target's hidden size {state}: the features are another model's."
+
+
+def _shared(weight: torch.Tensor, what: str, rows: int, width: int) -> torch.Tensor:
+    """The first `rows` rows of the target's table (tables are often padded), if it is as wide as the drafter."""
+    if weight.shape[0] < rows or weight.shape[1] != width:
+        raise CheckpointError(
+            f"the drafter's file has no {what} of its own and needs [{rows}, {width}]; the target's is "
+            f"{list(weight.shape)}"
+        )
+    return weight.detach()[:rows]

@@ -1,0 +1,323 @@
+"""From the target's layers to the drafter's features: which states, the packed buffer, and the hooks that fill it.
+
+Boundary 0 is the embedding output, boundary i + 1 the output of decoder layer i, boundary n the last layer's output before
+the final norm. Nothing else in this project numbers layers.
+"""
+
+from __future__ import annotations
+
+import warnings
+from collections.abc import Iterator, Sequence
+from contextlib import ExitStack, contextmanager
+from dataclasses import dataclass
+from typing import TYPE_CHECKING
+
+import torch
+
+from .errors import BoundaryError, FeatureWidthError
+
+if TYPE_CHECKING:
+    from .checkpoint import DrafterConfig
+
+
+def boundary_name(boundary: int) -> str:
+    """What lives at a boundary, in words: "the embedding output" or "the output of layer 30"."""
+    return "the embedding output" if boundary == 0 else f"the output of layer {boundary - 1}"
+
+
+@dataclass(frozen=True)
+class CapturePlan:
+    """Which hidden states make one features row, in which order and width.
+
+    Attributes:
+        boundaries: ascending and distinct, one per captured state (K of them).
+        hidden_size: H, the target's hidden size.
+        final_norm: capture after the final norm instead; only with the single boundary n.
+    """
+
+    boundaries: tuple[int, ...]
+    hidden_size: int
+    final_norm: bool = False
+
+    def __post_init__(self) -> None:
+        object.__setattr__(self, "boundaries", tuple(int(boundary) for boundary in self.boundaries))
+        if not self.boundaries or self.hidden_size < 1:
+            raise BoundaryError(f"a plan needs boundaries and a hidden size, got {self.boundaries}, {self.hidden_size}")
+        if self.boundaries[0] < 0 or any(a >= b for a, b in zip(self.boundaries, self.boundaries[1:])):
+            raise BoundaryError(f"boundaries must be >= 0, distinct and ascending, got {self.boundaries}")
+        if self.final_norm and len(self.boundaries) != 1:
+            raise BoundaryError(f"final_norm captures one state, after the last layer; got boundaries {self.boundaries}")
+
+    @property
+    def width(self) -> int:
+        """K*H, the last dimension of features."""
+        return len(self.boundaries) * self.hidden_size
+
+    def describe(self) -> str:
+        """One line: "captures the outputs of layers 2, 30, 58 (boundaries 3, 31, 59) -> 3 x 7168 = 21504"."""
+        layers = [str(boundary - 1) for boundary in self.boundaries if boundary > 0]
+        parts = ["the embedding output"] if self.boundaries[0] == 0 else []
+        if self.final_norm:
+            parts = ["the final norm's output"]
+        elif layers:
+            outputs = "the outputs of layers" if len(layers) > 1 else "the output of layer"
+            parts.append(f"{outputs} {', '.join(layers)}")
+        count = len(self.boundaries)
+        numbers = ("boundaries " if count > 1 else "boundary ") + ", ".join(map(str, self.boundaries))
+        return f"captures {' and '.join(parts)} ({numbers}) -> {count} x {self.hidden_size} = {self.width}"
+
+    def __str__(self) -> str:
+        return self.describe()
+
+
+def _chosen_boundaries(config: DrafterConfig, num_layers: int, boundaries: Sequence[int] | None) -> Sequence[int]:
+    if boundaries is not None:
+        return boundaries
+    if config.fusion == "none":
+        return (num_layers,)
+    if config.boundaries is not None:
+        return config.boundaries
+    if config.num_states != 3:
+        raise BoundaryError(
+            f"the drafter's file names no layers and fuses {config.num_states} states; the default (2, n//2, n-3) has 3. "
+            "Pass boundaries=."
+        )
+    return (2, num_layers // 2, num_layers - 3)
+
+
+def resolve_plan(
+    config: DrafterConfig, num_layers: int, target_hidden_size: int, boundaries: Sequence[int] | None = None
+) -> CapturePlan:
+    """The capture plan of a drafter on a target of `num_layers` layers and hidden size `target_hidden_size`.
+
+    `boundaries` overrides the file's; a file without any gets the published default (2, n//2, n-3). A drafter without
+    fc (fusion "none") takes the state after the final norm. Engines concatenate in ascending order whatever order a
+    file lists, so another order is sorted with a warning.
+
+    Raises:
+        BoundaryError: a boundary is out of [0, n] or repeated, or the number of states is not the drafter's.
+        FeatureWidthError: the drafter was trained on another hidden size than the target's.
+    """
+    chosen = [int(boundary) for boundary in _chosen_boundaries(config, num_layers, boundaries)]
+    outside = [boundary for boundary in chosen if not 0 <= boundary <= num_layers]
+    if outside:
+        raise BoundaryError(
+            f"boundaries {outside} of {tuple(chosen)} are outside [0, {num_layers}]; the target has {num_layers} layers"
+        )
+    if len(set(chosen)) != len(chosen):
+        raise BoundaryError(f"boundaries {tuple(chosen)} repeat (target of {num_layers} layers); pass distinct boundaries=")
+    if chosen != sorted(chosen):
+        warnings.warn(
+            f"boundaries {tuple(chosen)} are not ascending; captured and fused as {tuple(sorted(chosen))}, "
+            "as every engine does",
+            stacklevel=2,
+        )
+    if len(chosen) != config.num_states:
+        raise BoundaryError(
+            f"{len(chosen)} boundaries {tuple(chosen)}, but the drafter fuses {config.num_states} states of width "
+            f"{config.target_hidden_size} = {config.num_states * config.target_hidden_size}"
+        )
+    if config.target_hidden_size != target_hidden_size:
+        raise FeatureWidthError(
+            f"the drafter fuses {config.num_states} x {config.target_hidden_size} = "
+            f"{config.num_states * config.target_hidden_size}, but the target's hidden size is {target_hidden_size}: "
+            "this drafter belongs to another target"
+        )
+    final_norm = config.fusion == "none" and chosen == [num_layers]
+    return CapturePlan(tuple(sorted(chosen)), target_hidden_size, final_norm)
+
+
+class Features:
+    """The packed [rows, K*H] buffer that one target forward fills, and the bookkeeping that makes stale rows an error.
+
+    Row b*T + t holds position t of sequence b. Every forward starts a new generation and forgets the rows before it,
+    except in append mode (`append=True`, for chunked prefill): then rows accumulate until `reset()`.
+
+    Attributes:
+        plan: the capture plan the layout comes from.
+        generation: counts forwards; a features row is only valid within the generation that wrote it.
+        append: whether the next forward adds rows instead of replacing them.
+    """
+
+    def __init__(self, plan: CapturePlan, *, device: torch.device | str | None = None, append: bool = False):
+        """The buffer takes the dtype of the captured states, and their device unless `device` names another."""
+        self.plan = plan
+        self.generation = 0
+        self.append = append
+        self._device = None if device is None else torch.device(device)
+        self._buffer: torch.Tensor | None = None
+        self._first_row = 0  # where the current forward's rows begin
+        self._end_row = 0
+        self._arrived: set[int] = set()
+
+    @property
+    def rows(self) -> int:
+        """How many rows this generation holds."""
+        return self._end_row
+
+    def reset(self) -> None:
+        """Forgets every row, also in append mode."""
+        self._first_row = self._end_row = 0
+        self._arrived.clear()
+
+    def begin_forward(self) -> None:
+        """Starts a generation. The capture hooks call this before the first layer of every forward."""
+        if self.append and self._end_row:
+            self._require_complete()
+        self.generation += 1
+        self._first_row = self._end_row if self.append else 0
+        self._end_row = self._first_row
+        self._arrived.clear()
+
+    def write(self, slot: int, hidden: torch.Tensor) -> None:
+        """Copies one captured state [..., H] into columns slot*H .. (slot+1)*H of this forward's rows.
+
+        Raises FeatureWidthError for another width than H, and for another number of rows than the forward's first state.
+        """
+        name = boundary_name(self.plan.boundaries[slot])
+        if hidden.shape[-1] != self.plan.hidden_size:
+            raise FeatureWidthError(
+                f"{name} has width {hidden.shape[-1]}; the plan expects {self.plan.hidden_size} ({self.plan})"
+            )
+        state = hidden.detach().reshape(-1, self.plan.hidden_size)
+        if self._arrived and state.shape[0] != self._end_row - self._first_row:
+            raise FeatureWidthError(
+                f"{name} has {state.shape[0]} rows; the first state of this forward had {self._end_row - self._first_row}"
+            )
+        self._end_row = self._first_row + state.shape[0]
+        buffer = self._reserve(self._end_row, state)
+        torch.ops.eagle3_ext.capture_(buffer[self._first_row : self._end_row], slot, state.to(buffer.device))
+        self._arrived.add(slot)
+
+    @property
+    def tensor(self) -> torch.Tensor:
+        """[rows, K*H], a view that is valid until the next forward. Raises BoundaryError while a state is missing."""
+        self._require_complete()
+        return self._buffer[: self._end_row]
+
+    def gather(self, rows: torch.Tensor) -> torch.Tensor:
+        """Rows of this generation, int32 or int64 [m] -> [m, K*H]; -1 is padding and gives zeros.
+
+        Raises IndexError for any other row that this generation did not write. On CUDA that check would synchronise, so
+        there the caller vouches for `rows` (`accepted_rows` of this forward is always in range).
+        """
+        features = self.tensor
+        if rows.device.type == "cpu" and rows.numel():
+            low, high = (int(extreme) for extreme in torch.aminmax(rows))
+            if low < -1 or high >= self._end_row:
+                wrong = low if low < -1 else high
+                raise IndexError(
+                    f"features row {wrong} was not written by this forward (generation {self.generation} holds rows 0 to "
+                    f"{self._end_row - 1}; -1 is padding): the row is stale or belongs to another forward"
+                )
+        return torch.ops.eagle3_ext.gather_concat([features], rows.to(features.device), check=False)
+
+    def check_finite(self) -> None:
+        """Raises ValueError naming the first row and boundary that hold a NaN or an infinity. Synchronises."""
+        states = self.tensor.view(self._end_row, len(self.plan.boundaries), self.plan.hidden_size)
+        bad = (~states.isfinite()).any(dim=-1).nonzero()
+        if bad.shape[0]:
+            row, slot = bad[0].tolist()
+            boundary = self.plan.boundaries[slot]
+            raise ValueError(
+                f"features row {row} is not finite at boundary {boundary} ({boundary_name(boundary)}); "
+                f"{bad.shape[0]} of {self._end_row * len(self.plan.boundaries)} states are affected"
+            )
+
+    def _reserve(self, rows: int, state: torch.Tensor) -> torch.Tensor:
+        device, old = self._device or state.device, self._buffer
+        if self._arrived:  # the forward's first state fixed the rows, dtype and device; capture_ refuses others
+            return old
+        if old is None or old.shape[0] < rows or old.dtype != state.dtype or old.device != device:
+            # Doubling keeps chunked prefill linear. A buffer born in inference mode could not be written outside of it.
+            capacity = rows if old is None else max(rows, 2 * old.shape[0])
+            with torch.inference_mode(False):
+                self._buffer = torch.empty(capacity, self.plan.width, dtype=state.dtype, device=device)
+                if self._first_row:  # chunks of earlier forwards
+                    self._buffer[: self._first_row].copy_(old[: self._first_row])
+        return self._buffer
+
+    def _require_complete(self) -> None:
+        missing = [b for slot, b in enumerate(self.plan.boundaries) if slot not in self._arrived]
+        if not missing:
+            return
+        if not self._arrived:
+            raise BoundaryError(f"the features hold no forward yet (this plan {self.plan}): run the target under capture")
+        names = ", ".join(f"boundary {boundary} ({boundary_name(boundary)})" for boundary in missing)
+        raise BoundaryError(f"the last forward (generation {self.generation}) did not deliver {names}")
+
+
+class CaptureHooks:
+    """Where a transformers causal LM is tapped for a plan. Found once, attached as often as needed.
+
+    The decoder layers are recognised by structure: the shallowest `ModuleList` below the text decoder that has as many
+    entries as the text config has layers. The module that owns it is the decoder: its forward starts a generation, and
+    its first output is the state after the final norm.
+
+    Raises BoundaryError when there is no such list, or when the plan does not fit the model.
+    """
+
+    def __init__(self, model: torch.nn.Module, plan: CapturePlan):
+        self.plan = plan
+        self.decoder, self.layers = _find_decoder(model)
+        num_layers = len(self.layers)
+        if plan.boundaries[-1] > num_layers:
+            raise BoundaryError(f"boundary {plan.boundaries[-1]} is beyond the target's {num_layers} layers ({plan})")
+        if plan.final_norm and plan.boundaries != (num_layers,):
+            raise BoundaryError(f"final_norm needs boundaries ({num_layers},), the plan has {plan.boundaries}")
+
+    @contextmanager
+    def attach(self, features: Features) -> Iterator[Features]:
+        """Every forward of the model inside the block fills `features`."""
+        with ExitStack() as stack:
+
+            def tap(handle: torch.utils.hooks.RemovableHandle) -> None:
+                stack.callback(handle.remove)
+
+            tap(self.decoder.register_forward_pre_hook(lambda *_: features.begin_forward()))
+            for slot, boundary in enumerate(self.plan.boundaries):
+                if boundary == 0:
+                    tap(self.layers[0].register_forward_pre_hook(_input_writer(features, slot), with_kwargs=True))
+                else:
+                    source = self.decoder if self.plan.final_norm else self.layers[boundary - 1]
+                    tap(source.register_forward_hook(_output_writer(features, slot)))
+            yield features
+
+
+@contextmanager
+def capture(model: torch.nn.Module, plan: CapturePlan, *, append: bool = False) -> Iterator[Features]:
+    """Captures the plan's states of every forward of `model` inside the block into one packed buffer.
+
+    `model` is any transformers causal LM. The features stay readable after the block. See `Features` and `CaptureHooks`.
+    """
+    with CaptureHooks(model, plan).attach(Features(plan, append=append)) as features:
+        yield features
+
+
+def _find_decoder(model: torch.nn.Module) -> tuple[torch.nn.Module, torch.nn.ModuleList]:
+    text_config = model.config.get_text_config(decoder=True)
+    root = model.get_decoder() if hasattr(model, "get_decoder") else model
+    lists = {name: module for name, module in root.named_modules() if isinstance(module, torch.nn.ModuleList)}
+    fitting = [name for name, module in lists.items() if len(module) == text_config.num_hidden_layers]
+    if not fitting:
+        found = ", ".join(f"{name} ({len(module)})" for name, module in lists.items()) or "none"
+        raise BoundaryError(
+            f"no decoder layers to capture from: {type(model).__name__} has no ModuleList of "
+            f"{text_config.num_hidden_layers} layers (config.num_hidden_layers); ModuleLists found: {found}"
+        )
+    name = min(fitting, key=lambda name: name.count("."))
+    return root.get_submodule(name.rpartition(".")[0]), lists[name]
+
+
+def _input_writer(features: Features, slot: int):
+    def write(_module, args, kwargs):
+        features.write(slot, args[0] if args else kwargs["hidden_states"])
+
+    return write
+
+
+def _output_writer(features: Features, slot: int):
+    def write(_module, _args, output):
+        features.write(slot, output if isinstance(output, torch.Tensor) else output[0])
+
+    return write

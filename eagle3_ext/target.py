@@ -1,0 +1,159 @@
+"""The target: a protocol of three verbs (prefill, verify, rollback) and its adapter for transformers causal LMs."""
+
+from __future__ import annotations
+
+import inspect
+from contextlib import ExitStack
+from typing import Literal, Protocol
+
+import torch
+
+from .features import CaptureHooks, CapturePlan, Features
+from .native_linear import NativeLinears
+
+DEFAULT_MAX_LENGTH = 4096
+
+
+class Target(Protocol):
+    """What the round loop needs from a model. Batch 1; tokens are int64 [n] or [1, n].
+
+    Attributes:
+        features: the buffer each forward fills; None when nothing is captured (plain decoding).
+        length: tokens in the cache.
+        max_length: tokens the cache can hold.
+        eos_token_ids: tokens that end a text.
+        device: where tokens live.
+    """
+
+    features: Features | None
+    length: int
+    max_length: int
+    eos_token_ids: frozenset[int]
+    device: torch.device
+
+    def prefill(self, tokens: torch.Tensor) -> torch.Tensor:
+        """Starts a new sequence with `tokens`; returns the logits of the last one, [1, V]."""
+
+    def verify(self, tokens: torch.Tensor) -> torch.Tensor:
+        """Appends `tokens` and returns their logits, [n, V]."""
+
+    def rollback(self, n: int) -> None:
+        """Forgets the last n tokens. Called after every verify, also with n = 0."""
+
+
+class TransformersTarget:
+    """A transformers (>=5.19, <6) causal LM as a `Target`.
+
+    Bit-stable mode is what makes plain and speculative decoding agree token by token in bf16: `cache="static"` (one fixed
+    attended length, the same `max_length` in both modes) and row-invariant linears. `cache="dynamic"` grows with the text
+    and is enough in fp32, where nothing ties.
+    """
+
+    def __init__(
+        self,
+        model: torch.nn.Module,
+        plan: CapturePlan | None = None,
+        *,
+        cache: Literal["static", "dynamic"] = "static",
+        max_length: int | None = None,
+        native_linears: bool | None = None,
+    ):
+        """
+        Args:
+            model: a causal LM in eval mode; dropout would make verification meaningless.
+            plan: the drafter's capture plan; None captures nothing.
+            max_length: tokens the cache holds; None: min(max_position_embeddings, 4096).
+            native_linears: run the linears through `skinny_linear`; None: on the CPU in half precision.
+        """
+        if cache not in ("static", "dynamic"):
+            raise ValueError(f'cache must be "static" or "dynamic", got {cache!r}')
+        text_config = model.config.get_text_config(decoder=True)
+        limit = getattr(text_config, "max_position_embeddings", None) or DEFAULT_MAX_LENGTH
+        self.max_length = min(limit, DEFAULT_MAX_LENGTH) if max_length is None else max_length
+        if not 1 <= self.max_length <= limit:
+            raise ValueError(f"max_length must be in [1, {limit}] (the target's positions), got {max_length}")
+        self.model = model
+        self.length = 0
+        self.features = None if plan is None else Features(plan)
+        self.eos_token_ids = eos_token_ids_of(model)
+        self._hooks = None if plan is None else CaptureHooks(model, plan)
+        parameter = next(model.parameters())
+        self.device = parameter.device
+        if native_linears is None:
+            native_linears = self.device.type == "cpu" and parameter.dtype in (torch.bfloat16, torch.float16)
+        self._linears = NativeLinears(model) if native_linears else None
+        self._cache_kind = cache
+        self._cache = None
+        # transformers renamed past_key_values to cache within the supported range; 5.40 drops the old name.
+        names = inspect.signature(model.forward).parameters
+        self._cache_argument = "cache" if "cache" in names else "past_key_values"
+        self._keeps_logits = "logits_to_keep" in names
+
+    def prefill(self, tokens: torch.Tensor) -> torch.Tensor:
+        """Starts a new sequence; returns the last token's logits, [1, V]. Raises ValueError when it does not fit."""
+        self._start_sequence()
+        return self._forward(tokens, last_only=True)
+
+    def verify(self, tokens: torch.Tensor) -> torch.Tensor:
+        """Appends n tokens; returns their logits, [n, V]. Raises ValueError past max_length or before a prefill."""
+        if not self.length:
+            raise ValueError("verify before prefill: there is no sequence to append to")
+        return self._forward(tokens, last_only=False)
+
+    def rollback(self, n: int) -> None:
+        """Forgets the last n tokens, 0 <= n <= length."""
+        if not 0 <= n <= self.length:
+            raise ValueError(f"rollback({n}) of a sequence of {self.length} tokens")
+        # Also with 0: sliding layers keep what a verification pushed out of the window until they are told to drop it.
+        self._cache.crop(-n)
+        self.length -= n
+
+    def _start_sequence(self) -> None:
+        from transformers import DynamicCache, StaticCache
+
+        if self._cache is not None and self._cache_kind == "static":
+            self._cache.reset()
+        else:
+            config = self.model.config
+            static = self._cache_kind == "static"
+            self._cache = StaticCache(config=config, max_cache_len=self.max_length) if static else DynamicCache(config=config)
+            if not self._cache.is_croppable:
+                kinds = sorted({type(layer).__name__ for layer in self._cache.layers if not layer.is_croppable})
+                raise ValueError(
+                    f"the {self._cache_kind} cache of {type(self.model).__name__} cannot be rolled back ({', '.join(kinds)}): "
+                    'rejected drafts would stay in it. Try cache="dynamic"'
+                )
+            self._cache.activate_past_recording()
+        self.length = 0
+        if self.features is not None:
+            self.features.reset()
+
+    def _forward(self, tokens: torch.Tensor, *, last_only: bool) -> torch.Tensor:
+        row = tokens.to(self.device).reshape(1, -1)
+        count = row.shape[1]
+        if not count or self.length + count > self.max_length:
+            raise ValueError(
+                f"{count} tokens after {self.length} do not fit: need 1 to {self.max_length - self.length} (max_length "
+                f"{self.max_length})"
+            )
+        options = {self._cache_argument: self._cache}
+        if last_only and self._keeps_logits:
+            options["logits_to_keep"] = 1
+        with ExitStack() as stack:
+            stack.enter_context(torch.no_grad())
+            if self._linears is not None:
+                stack.enter_context(self._linears)
+            if self._hooks is not None:
+                stack.enter_context(self._hooks.attach(self.features))
+            logits = self.model(input_ids=row, use_cache=True, **options).logits[0]
+        self.length += count
+        return logits[-1:] if last_only else logits
+
+
+def eos_token_ids_of(model: torch.nn.Module) -> frozenset[int]:
+    """The model's end-of-text tokens: its generation_config's, else its config's, else none."""
+    for config in (getattr(model, "generation_config", None), model.config.get_text_config(decoder=True)):
+        ids = getattr(config, "eos_token_id", None)
+        if ids is not None:
+            return frozenset(ids if isinstance(ids, (list, tuple)) else (ids,))
+    return frozenset()

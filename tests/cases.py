@@ -1,0 +1,395 @@
+"""One table of seeded inputs per op, shared by the comparisons with the reference, by opcheck and by the bad-input tests.
+
+Rows, widths, dtypes, index dtypes and layouts are not crossed in full: `grid` walks through them so that every width meets
+every dtype and every layout, and every dtype every number of rows.
+"""
+
+from __future__ import annotations
+
+import math
+import zlib
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass
+from functools import partial
+
+import torch
+from torch import Tensor
+
+from eagle3_ext.rope import rope_table
+
+ROWS = (0, 1, 2, 7, 83)
+WIDTHS = (1, 3, 46, 576, 3420, 7168)
+DTYPES = (torch.float32, torch.bfloat16, torch.float16)
+LAYOUTS = ("contiguous", "strided", "misaligned")
+INDEX_DTYPES = (torch.int64, torch.int32)
+EPS = 1e-5
+
+Inputs = dict[str, object]
+
+
+@dataclass(frozen=True)
+class Maker:
+    """Makes tensors of one case: of its dtypes, in its layout, from its seed."""
+
+    dtype: torch.dtype
+    index_dtype: torch.dtype
+    layout: str
+    generator: torch.Generator
+
+    def floats(self, *shape: int, scale: float = 1.0, layout: str | None = None) -> Tensor:
+        values = torch.randn(shape, generator=self.generator) * scale
+        return placed(values.to(self.dtype), layout or self.layout)
+
+    def gain(self, size: int) -> Tensor:
+        return placed((1 + 0.3 * torch.randn(size, generator=self.generator)).to(self.dtype), self.vector_layout)
+
+    def cache(self, *shape: int) -> Tensor:
+        return self.floats(*shape, layout=self.vector_layout)
+
+    def integers(self, low: int, high: int, *shape: int) -> Tensor:
+        """Uniform in [low, high)."""
+        values = torch.randint(low, high, shape, generator=self.generator, dtype=self.index_dtype)
+        return placed(values, self.vector_layout)
+
+    def indices(self, values: list[int]) -> Tensor:
+        return placed(torch.tensor(values, dtype=self.index_dtype), self.vector_layout)
+
+    @property
+    def vector_layout(self) -> str:
+        """For what has no rows to stride, or must be contiguous: strided becomes contiguous."""
+        return "misaligned" if self.layout == "misaligned" else "contiguous"
+
+
+def placed(values: Tensor, layout: str) -> Tensor:
+    """The same values in memory of another layout: rows apart, or one element past an aligned address."""
+    if layout == "contiguous":
+        return values
+    if layout == "misaligned":
+        return torch.empty(values.numel() + 1, dtype=values.dtype)[1:].copy_(values.flatten()).view(values.shape)
+    rows, width = values.shape[0], math.prod(values.shape[1:])
+    wider = torch.full((rows, width + 5), 77, dtype=values.dtype)
+    return wider[:, :width].copy_(values.reshape(rows, width)).view(values.shape)
+
+
+@dataclass(frozen=True)
+class Case:
+    """`inputs()` gives fresh tensors each time, by argument name; `op` is the name in the schema, overload included."""
+
+    op: str
+    name: str
+    dtype: torch.dtype
+    index_dtype: torch.dtype
+    layout: str
+    rows: int
+    build: Callable[[Maker], Inputs]
+
+    def inputs(self) -> Inputs:
+        generator = torch.Generator().manual_seed(zlib.crc32(f"{self.op} {self.name}".encode()))
+        return self.build(Maker(self.dtype, self.index_dtype, self.layout, generator))
+
+    def __str__(self) -> str:
+        return f"{self.op}-{self.name}"
+
+
+def grid() -> Iterator[tuple[int, int, int, torch.dtype, torch.dtype, str]]:
+    """(step, rows, width, dtype, index dtype, layout); the step lets an op vary its own switches."""
+    for d, dtype in enumerate(DTYPES):
+        for w, width in enumerate(WIDTHS):
+            rows, layout = ROWS[(w + 2 * d) % len(ROWS)], LAYOUTS[(w + d) % len(LAYOUTS)]
+            yield w + 3 * d, rows, width, dtype, INDEX_DTYPES[(w + d) % 2], layout
+
+
+CASES: list[Case] = []
+
+
+def over_grid(op: str):
+    """Adds a case per grid point. The decorated function takes (maker, step, rows, width) and returns the inputs."""
+
+    def add(build: Callable[[Maker, int, int, int], Inputs]):
+        for step, rows, width, dtype, index_dtype, layout in grid():
+            name = f"{rows}x{width}-{str(dtype)[6:]}-{str(index_dtype)[6:]}-{layout}"
+            arguments = {"step": step, "rows": rows, "width": width}
+            CASES.append(Case(op, name, dtype, index_dtype, layout, rows, partial(build, **arguments)))
+        return build
+
+    return add
+
+
+def single(op: str, name: str, *, rows: int = 3, dtype: torch.dtype = torch.float32, layout: str = "contiguous"):
+    """Adds one case that the grid does not reach."""
+
+    def add(build: Callable[[Maker], Inputs]):
+        CASES.append(Case(op, name, dtype, torch.int64, layout, rows, build))
+        return build
+
+    return add
+
+
+def cases_of(*ops: str) -> list[Case]:
+    found = [case for case in CASES if case.op in ops]
+    assert {case.op for case in found} == set(ops), f"no cases for some of {ops}"
+    return found
+
+
+@over_grid("capture_")
+def _(m: Maker, step: int, rows: int, width: int) -> Inputs:
+    residual = m.floats(rows, width) if step % 2 else None
+    return {"features": m.floats(rows, 3 * width), "slot": step % 3, "hidden": m.floats(rows, width), "residual": residual}
+
+
+@single("capture_", "nan-and-inf", rows=1, dtype=torch.bfloat16)
+def _(m: Maker) -> Inputs:
+    hidden = torch.tensor([[math.nan, math.inf, -math.inf, -0.0]], dtype=m.dtype)
+    return {"features": m.floats(1, 8), "slot": 1, "hidden": hidden}
+
+
+@single("capture_", "hidden-transposed")
+def _(m: Maker) -> Inputs:
+    return {"features": m.floats(3, 10), "slot": 1, "hidden": m.floats(5, 3).t()}
+
+
+@over_grid("add_rms_norm_")
+def _(m: Maker, step: int, rows: int, width: int) -> Inputs:
+    return {"hidden": m.floats(rows, width), "residual": m.floats(rows, width, scale=3), "weight": m.gain(width), "eps": EPS}
+
+
+@over_grid("add_rms_norm_capture_")
+def _(m: Maker, step: int, rows: int, width: int) -> Inputs:
+    return {
+        "hidden": m.floats(rows, width),
+        "residual": m.floats(rows, width, scale=3),
+        "weight": m.gain(width),
+        "eps": EPS,
+        "features": m.floats(rows, 3 * width),
+        "slot": step % 3,
+    }
+
+
+def _gather_inputs(m: Maker, step: int, rows: int, width: int) -> Inputs:
+    source = rows + 2
+    norms = [[], [m.gain(3 * width)], [m.gain(width) for _ in range(3)]][step // 2 % 3]
+    states = [m.floats(source, width) for _ in range(3)]
+    return {"states": states, "rows": m.integers(-1, source, rows), "norm_weights": norms, "eps": EPS, "check": True}
+
+
+over_grid("gather_concat")(_gather_inputs)
+
+
+@over_grid("gather_concat.out")
+def _(m: Maker, step: int, rows: int, width: int) -> Inputs:
+    return _gather_inputs(m, step, rows, width) | {"out": m.floats(rows, 3 * width)}
+
+
+@single("gather_concat", "sixteen-states")
+def _(m: Maker) -> Inputs:
+    return {"states": [m.floats(4, 5) for _ in range(16)], "rows": m.indices([3, -1, 0])}
+
+
+@single("gather_concat", "packed")
+def _(m: Maker) -> Inputs:
+    return {"states": [m.floats(4, 21)], "rows": m.indices([3, -1, 0])}
+
+
+@single("gather_concat", "packed-with-a-norm-per-state", dtype=torch.bfloat16, layout="strided")
+def _(m: Maker) -> Inputs:
+    return {"states": [m.floats(4, 21)], "rows": m.indices([3, -1, 0]), "norm_weights": [m.gain(7) for _ in range(3)]}
+
+
+@single("gather_concat", "padding-from-an-empty-source")
+def _(m: Maker) -> Inputs:
+    return {"states": [m.floats(0, 4), m.floats(0, 4)], "rows": m.indices([-1, -1, -1])}
+
+
+@single("gather_concat", "unchecked-rows-outside-give-zeros")
+def _(m: Maker) -> Inputs:
+    return {"states": [m.floats(2, 4)], "rows": m.indices([1, -1, 0]), "check": False}
+
+
+@over_grid("accepted_rows")
+def _(m: Maker, step: int, rows: int, width: int) -> Inputs:
+    block = 1 + step % 5
+    return {"accept_lengths": m.integers(0, block + 1, rows), "width": block, "block_front": step % 2 == 1}
+
+
+@single("accepted_rows", "all-finished")
+def _(m: Maker) -> Inputs:
+    return {"accept_lengths": m.indices([0, 0, 0]), "width": 4}
+
+
+@over_grid("draft_input")
+def _(m: Maker, step: int, rows: int, width: int) -> Inputs:
+    vocabulary = 50
+    return {
+        "tokens": m.integers(-1, vocabulary, rows),
+        "hidden": m.floats(rows, width, scale=4),
+        "embed_weight": m.cache(vocabulary, width),
+        "embed_norm": m.gain(width),
+        "hidden_norm": m.gain(width) if step % 2 else None,
+        "eps": EPS,
+    }
+
+
+@single("draft_input", "token-embeddings", dtype=torch.bfloat16, layout="strided")
+def _(m: Maker) -> Inputs:
+    return {
+        "tokens": m.indices([10**9, -1, 2]),  # not looked up, so any id will do
+        "hidden": m.floats(3, 6),
+        "embed_weight": None,
+        "embed_norm": m.gain(6),
+        "hidden_norm": m.gain(6),
+        "eps": EPS,
+        "token_embeddings": m.floats(3, 6),
+    }
+
+
+# (q heads, kv heads, head dim, rotary dim), one per width of the grid
+HEADS = ((1, 1, 2, 2), (3, 1, 6, 6), (4, 2, 46, 46), (8, 8, 64, 64), (6, 3, 128, 64), (32, 8, 128, 128))
+
+
+@over_grid("rope_append_")
+def _(m: Maker, step: int, rows: int, width: int) -> Inputs:
+    num_q, num_kv, dim, rotary = HEADS[WIDTHS.index(width)]
+    num_slots, max_position = rows + 3, 200
+    slots = torch.randperm(num_slots, generator=m.generator)[:rows].masked_fill(torch.arange(rows) % 5 == 4, -1)
+    return {
+        "qkv": m.floats(rows, (num_q + 2 * num_kv) * dim),
+        "positions": m.integers(0, max_position, rows),
+        "slots": m.indices(slots.tolist()),
+        "cos_sin": rope_table(10000.0, rotary, max_position),
+        "num_q_heads": num_q,
+        "num_kv_heads": num_kv,
+        "k_cache": m.cache(num_slots, num_kv, dim),
+        "v_cache": m.cache(num_slots, num_kv, dim),
+    }
+
+
+@single("rope_append_", "padding-at-any-position", dtype=torch.bfloat16)
+def _(m: Maker) -> Inputs:
+    return {
+        "qkv": m.floats(3, 4 * 8),
+        "positions": m.indices([-7, 4, 10**6]),
+        "slots": m.indices([-1, 1, -1]),
+        "cos_sin": rope_table(10000.0, 8, 5),
+        "num_q_heads": 2,
+        "num_kv_heads": 1,
+        "k_cache": m.cache(2, 1, 8),
+        "v_cache": m.cache(2, 1, 8),
+    }
+
+
+def _attention_inputs(m: Maker, heads: tuple[int, int, int], own: list[int], past: list[int], padding: int) -> Inputs:
+    """Sequences of own[b] query rows after past[b] cache rows, their cache rows apart and the first not at 0."""
+    num_q, num_kv, dim = heads
+    lengths = [p + o for p, o in zip(past, own)]
+    starts = [2 + sum(lengths[:b]) + b for b in range(len(own))]
+    num_slots = 3 + sum(lengths) + len(own)
+    return {
+        "q": m.floats(sum(own) + padding, num_q, dim),
+        "k_cache": m.cache(num_slots, num_kv, dim),
+        "v_cache": m.cache(num_slots, num_kv, dim),
+        "row_offsets": m.indices([sum(own[:b]) for b in range(len(own) + 1)]),
+        "cache_starts": m.indices(starts),
+        "cache_lengths": m.indices(lengths),
+        "scale": dim**-0.5,
+    }
+
+
+@over_grid("draft_attention")
+def _(m: Maker, step: int, rows: int, width: int) -> Inputs:
+    num_q, num_kv, dim, _ = HEADS[WIDTHS.index(width)]
+    own = [rows // 2, 0, rows - rows // 2]
+    return _attention_inputs(m, (num_q, num_kv, dim), own, past=[0, 4, 1 + 13 * (step % 4)], padding=step % 2)
+
+
+@single("draft_attention", "one-query-each-long-caches", dtype=torch.bfloat16, layout="strided")
+def _(m: Maker) -> Inputs:
+    return _attention_inputs(m, (8, 2, 64), own=[1, 1, 1], past=[0, 700, 33], padding=0)
+
+
+@single("draft_attention", "scores-far-apart", rows=2)
+def _(m: Maker) -> Inputs:
+    inputs = _attention_inputs(m, (2, 1, 16), own=[2], past=[40], padding=0)
+    return inputs | {"q": m.floats(2, 2, 16, scale=60)}
+
+
+@single("draft_attention", "padding-alone", rows=2)
+def _(m: Maker) -> Inputs:
+    return _attention_inputs(m, (2, 1, 8), own=[], past=[], padding=2)
+
+
+@over_grid("silu_mul")
+def _(m: Maker, step: int, rows: int, width: int) -> Inputs:
+    return {"gate_up": m.floats(rows, 2 * width, scale=4)}
+
+
+@single("silu_mul", "extremes", rows=1)
+def _(m: Maker) -> Inputs:
+    gate = [-math.inf, -1000.0, -100.0, -88.0, -0.0, 88.0, 1000.0]
+    return {"gate_up": torch.tensor([gate[1:] + [1.0] * 6], dtype=m.dtype)}
+
+
+@over_grid("skinny_linear")
+def _(m: Maker, step: int, rows: int, width: int) -> Inputs:
+    outputs = (1, 5, 33, 64, 17, 130)[step % 6]
+    bias = m.cache(outputs) if step % 2 else None
+    return {"x": m.floats(rows, width), "weight": m.cache(outputs, width), "bias": bias}
+
+
+@single("skinny_linear", "eight-rows", rows=8, dtype=torch.bfloat16, layout="misaligned")
+def _(m: Maker) -> Inputs:
+    return {"x": m.floats(8, 1027), "weight": m.cache(19, 1027), "bias": m.cache(19)}
+
+
+@single("skinny_linear", "nine-rows-are-a-gemm", rows=9, dtype=torch.bfloat16, layout="strided")
+def _(m: Maker) -> Inputs:
+    return {"x": m.floats(9, 160), "weight": m.cache(1500, 160), "bias": m.cache(1500)}
+
+
+@single("skinny_linear", "no-inputs", rows=2)
+def _(m: Maker) -> Inputs:
+    return {"x": m.floats(2, 0), "weight": m.floats(3, 0), "bias": m.cache(3)}
+
+
+@over_grid("argmax_tokens")
+def _(m: Maker, step: int, rows: int, width: int) -> Inputs:
+    ids = torch.randperm(2 * width, generator=m.generator)[:width] if step % 2 else None
+    logits = m.floats(rows, width, scale=8)
+    if step % 3 == 0:  # whole numbers: many ties
+        logits.round_()
+    return {"logits": logits, "target_ids": ids, "with_log_probs": step % 4 < 2}
+
+
+@single("argmax_tokens", "nan-and-ties", rows=8)
+def _(m: Maker) -> Inputs:
+    nan, inf = math.nan, math.inf
+    logits = [
+        [1.0, 3.0, 3.0, 2.0],
+        [nan, 1.0, nan, 1.0],
+        [nan, -inf, nan, nan],
+        [nan, nan, nan, nan],
+        [-inf, -inf, -inf, -inf],
+        [nan, nan, -5.0, nan],
+        [2.0, inf, inf, nan],
+        [-0.0, 0.0, -1.0, -2.0],
+    ]
+    return {"logits": torch.tensor(logits, dtype=m.dtype), "target_ids": torch.tensor([40, 30, 20, 10])}
+
+
+@single("argmax_tokens", "nan-log-probs", rows=2, dtype=torch.bfloat16)
+def _(m: Maker) -> Inputs:
+    logits = m.floats(2, 3000)
+    logits[:, ::7] = math.nan
+    return {"logits": logits, "with_log_probs": True}
+
+
+@over_grid("verify_greedy")
+def _(m: Maker, step: int, rows: int, width: int) -> Inputs:
+    drafted = step % 6
+    # Two possible tokens, so that prefixes of every length are accepted; -1 is drawn on both sides.
+    return {"draft_tokens": m.integers(-1, 2, rows, drafted), "target_tokens": m.integers(-1, 2, rows, drafted + 1)}
+
+
+@single("verify_greedy", "mixed-index-dtypes")
+def _(m: Maker) -> Inputs:
+    draft = torch.tensor([[1, 2], [1, 9], [-1, 2]], dtype=torch.int32)
+    return {"draft_tokens": draft, "target_tokens": torch.tensor([[1, 2, 3], [1, 2, 3], [-1, 2, 3]])}

@@ -1,0 +1,359 @@
+"""The round loop: its text is the target's own greedy text, whatever the drafter proposes, and it feeds the drafter right."""
+
+import pytest
+import torch
+from transformers import LlamaConfig, LlamaForCausalLM
+
+from eagle3_ext.decoder import SpeculativeDecoder, first_divergence, greedy_decode
+from eagle3_ext.features import CapturePlan, capture
+from eagle3_ext.native_linear import MAX_INVARIANT_ROWS, native_linear, use_native_linears
+from eagle3_ext.target import TransformersTarget
+
+H, LAYERS, VOCAB, MAX_LENGTH = 32, 3, 67, 64
+PLAN = CapturePlan((0, 2, LAYERS), H)
+NO_EOS = ()
+
+
+def make_model(dtype=torch.float32):
+    torch.manual_seed(0)
+    config = LlamaConfig(
+        vocab_size=VOCAB,
+        hidden_size=H,
+        intermediate_size=48,
+        num_hidden_layers=LAYERS,
+        num_attention_heads=4,
+        num_key_value_heads=2,
+        max_position_embeddings=128,
+        initializer_range=0.5,  # large enough for texts that wander instead of repeating one token
+        eos_token_id=None,
+    )
+    return LlamaForCausalLM(config).eval().to(dtype)
+
+
+@pytest.fixture(scope="module")
+def model():
+    return make_model()
+
+
+def prompts(count):
+    generator = torch.Generator().manual_seed(7)
+    lengths = torch.randint(1, 12, (count,), generator=generator)
+    return [torch.randint(0, VOCAB, (int(n),), generator=generator).tolist() for n in lengths]
+
+
+class Draft:
+    def __init__(self, tokens):
+        self.tokens = torch.tensor([tokens], dtype=torch.int64).view(1, -1)
+
+
+class ScriptedDrafter:
+    """Proposes a scripted number of right tokens per round and wrong ones after, and records every extend.
+
+    `text` is the target's greedy text (prompt included) that the proposals are taken from; `right` is called once per
+    draft and says how many of its tokens shall be right. `pad` proposes the pad value -1 instead of a wrong token.
+    """
+
+    def __init__(self, text, right, *, pad=False, max_length=None):
+        self.plan, self.text, self.right, self.pad = PLAN, text, right, pad
+        self.rows = []  # (position, token, features row) of every committed row
+        self.extends, self.widths = [], []
+        if max_length is not None:
+            self.max_length = max_length
+
+    def reset(self):
+        self.rows, self.extends, self.widths = [], [], []
+
+    def extend(self, features, tokens, positions, row_offsets):
+        count = int(row_offsets[-1])
+        assert row_offsets.tolist() == [0, count] and row_offsets.dtype == torch.int64
+        assert tokens.dtype == positions.dtype == torch.int64
+        assert features.shape == (tokens.shape[0], PLAN.width) and count == tokens.shape[0]
+        self.rows += list(zip(positions.tolist(), tokens.tolist(), features.clone(), strict=True))
+        self.extends.append(count)
+
+    def draft(self, num_tokens):
+        known = len(self.rows) + 1  # the tokens of positions 0 .. rows
+        right = min(self.right(), num_tokens)
+        proposal = self.text[known : known + num_tokens]
+        proposal += [0] * (num_tokens - len(proposal))
+        wrong = [-1 if self.pad else (token + 1) % VOCAB for token in proposal[right:]]
+        self.widths.append(num_tokens)
+        return Draft(proposal[:right] + wrong)
+
+
+@pytest.fixture(scope="module")
+def story(model):
+    """A prompt of several tokens and its plain greedy continuation of 30."""
+    prompt = prompts(3)[2]
+    return prompt, greedy_decode(TransformersTarget(model, max_length=MAX_LENGTH), prompt, 30, NO_EOS).tokens
+
+
+def random_right(seed, most):
+    generator = torch.Generator().manual_seed(seed)
+    return lambda: int(torch.randint(0, most + 1, (1,), generator=generator))
+
+
+class RandomDrafter(ScriptedDrafter):
+    """Right only by accident."""
+
+    def __init__(self, seed):
+        super().__init__([], lambda: 0)
+        self.generator = torch.Generator().manual_seed(seed)
+
+    def draft(self, num_tokens):
+        return Draft(torch.randint(0, VOCAB, (num_tokens,), generator=self.generator).tolist())
+
+
+# ---- losslessness
+
+
+@pytest.fixture(scope="module", params=["static", "dynamic"])
+def plain_texts(request, model):
+    """The cache kind, and 20 prompts with their plain greedy continuations of 12 + 7 tokens: drafts reach beyond the end."""
+    target = TransformersTarget(model, cache=request.param, max_length=MAX_LENGTH)
+    return request.param, [(prompt, greedy_decode(target, prompt, 19, NO_EOS).tokens) for prompt in prompts(20)]
+
+
+@pytest.mark.parametrize("depth", [1, 3, 7])
+def test_twenty_prompts_are_token_identical_to_plain_decoding(model, plain_texts, depth):
+    cache, texts = plain_texts
+    target = TransformersTarget(model, PLAN, cache=cache, max_length=MAX_LENGTH)
+    accepted = set()
+    for index, (prompt, text) in enumerate(texts):
+        oracle = ScriptedDrafter(prompt + text, random_right(index, depth))
+        assert SpeculativeDecoder(target, oracle, depth).generate(prompt, 12, NO_EOS).tokens == text[:12]
+        accepted |= {count - 1 for count in oracle.extends[1:]}
+        assert SpeculativeDecoder(target, RandomDrafter(index), depth).generate(prompt, 12, NO_EOS).tokens == text[:12]
+    assert accepted == set(range(depth + 1)), "every acceptance from 0 to D must have happened"
+    assert len({token for _, text in texts for token in text}) > 20, "the texts must be worth comparing"
+
+
+@pytest.mark.parametrize("depth", [1, 4, 9])
+def test_bf16_is_lossless_bit_by_bit_in_bit_stable_mode(depth):
+    model = make_model(torch.bfloat16)
+    plain = TransformersTarget(model, max_length=MAX_LENGTH)
+    target = TransformersTarget(model, PLAN, max_length=MAX_LENGTH)
+    for index, prompt in enumerate(prompts(4)):
+        text = greedy_decode(plain, prompt, 20 + depth, NO_EOS).tokens
+        oracle = ScriptedDrafter(prompt + text, random_right(index, depth))
+        assert SpeculativeDecoder(target, oracle, depth).generate(prompt, 20, NO_EOS).tokens == text[:20]
+
+
+def test_pads_in_a_draft_are_never_accepted(model, story):
+    prompt, text = story
+    target = TransformersTarget(model, PLAN, max_length=MAX_LENGTH)
+    drafter = ScriptedDrafter(prompt + text, lambda: 1, pad=True)
+    result = SpeculativeDecoder(target, drafter, 3).generate(prompt, 20, NO_EOS)
+    assert result.tokens == text[:20]
+    assert result.stats.acceptance_per_position == [1.0, 0.0, 0.0]
+
+
+# ---- what the drafter is fed
+
+
+def test_the_drafter_gets_the_targets_features_with_tokens_shifted_by_one(model, story):
+    prompt, continuation = story
+    target, text = TransformersTarget(model, PLAN, max_length=MAX_LENGTH), prompt + continuation
+    drafter = ScriptedDrafter(text, random_right(3, 4))
+    SpeculativeDecoder(target, drafter, 4).generate(prompt, 24, NO_EOS)
+    positions, tokens, states = zip(*drafter.rows, strict=True)
+    count = len(positions)
+    assert drafter.extends[0] == len(prompt)
+    assert list(positions) == list(range(count))
+    assert list(tokens) == text[1 : count + 1]
+    with capture(model, PLAN) as features, torch.no_grad():
+        model(torch.tensor([text[:count]]))
+    torch.testing.assert_close(torch.stack(states), features.tensor, rtol=1e-3, atol=1e-3)
+
+
+def test_a_finished_text_gets_no_extend(model, story):
+    prompt, text = story
+    target = TransformersTarget(model, PLAN, max_length=MAX_LENGTH)
+    drafter = ScriptedDrafter(prompt + text, lambda: 3)
+    SpeculativeDecoder(target, drafter, 3).generate(prompt, 9, NO_EOS)
+    assert drafter.extends == [len(prompt), 4]  # 1 + 4 + 4 tokens: the second round ends the text
+
+
+# ---- where a text ends
+
+
+def test_eos_inside_an_accepted_run_ends_the_text_there(model, story):
+    prompt, text = story
+    target = TransformersTarget(model, PLAN, max_length=MAX_LENGTH)
+    for position in range(12):
+        eos = text[position]
+        expected = text[: text.index(eos) + 1]
+        drafter = ScriptedDrafter(prompt + text, lambda: 5)
+        result = SpeculativeDecoder(target, drafter, 5).generate(prompt, 24, eos)
+        plain = greedy_decode(target, prompt, 24, [eos])
+        assert result.tokens == plain.tokens == expected
+        assert result.finish_reason == plain.finish_reason == "eos"
+        assert result.stats.emitted == len(expected)
+        assert result.stats.accepted == 5 * result.stats.rounds, "acceptance is counted before truncation"
+
+
+def test_eos_defaults_to_the_models(model, story):
+    prompt, text = story
+    assert greedy_decode(model, prompt, 8).tokens == text[:8], "this model names no eos token"
+    model.generation_config.eos_token_id = [text[3], VOCAB - 1]
+    try:
+        assert greedy_decode(model, prompt, 8).tokens == text[: text.index(text[3]) + 1]
+    finally:
+        model.generation_config.eos_token_id = None
+
+
+@pytest.mark.parametrize("max_new_tokens, rounds", [(1, 0), (2, 1), (6, 1), (7, 2)])
+def test_max_new_tokens_cuts_exactly(model, story, max_new_tokens, rounds):
+    prompt, text = story
+    target = TransformersTarget(model, PLAN, max_length=MAX_LENGTH)
+    decoder = SpeculativeDecoder(target, ScriptedDrafter(prompt + text, lambda: 4), 4)
+    result = decoder.generate(prompt, max_new_tokens, NO_EOS)
+    assert (result.tokens, result.finish_reason) == (text[:max_new_tokens], "length")
+    assert (result.stats.rounds, result.stats.emitted) == (rounds, max_new_tokens)
+    assert result.stats.accept_length == (5.0 if rounds else None)
+    assert list(decoder.stream(prompt, max_new_tokens, NO_EOS)) == result.tokens
+    assert decoder.stats.emitted == max_new_tokens
+
+
+@pytest.mark.parametrize("cache", ["static", "dynamic"])
+@pytest.mark.parametrize("room", [0, 1, 2, 5, 9])
+def test_the_end_of_the_cache_shrinks_the_last_rounds(model, story, cache, room):
+    prompt, text = story
+    limit = len(prompt) + room
+    plain = greedy_decode(TransformersTarget(model, cache=cache, max_length=limit), prompt, 24, NO_EOS)
+    drafter = ScriptedDrafter(prompt + text, random_right(room, 3))
+    target = TransformersTarget(model, PLAN, cache=cache, max_length=limit)
+    result = SpeculativeDecoder(target, drafter, 3).generate(prompt, 24, NO_EOS)
+    assert result.tokens == plain.tokens == text[: room + 1]
+    assert result.finish_reason == plain.finish_reason == "cache"
+    assert target.length == limit
+
+
+def test_a_full_drafter_leaves_plain_rounds(model, story):
+    prompt, text = story
+    target = TransformersTarget(model, PLAN, max_length=MAX_LENGTH)
+    drafter = ScriptedDrafter(prompt + text, lambda: 3, max_length=len(prompt) + 6)
+    result = SpeculativeDecoder(target, drafter, 3).generate(prompt, 20, NO_EOS)
+    assert result.tokens == text[:20]
+    assert drafter.widths == [3, 1] and len(drafter.rows) <= len(prompt) + 6
+    assert result.stats.drafted == 4 and result.stats.rounds == 2 + 13
+
+
+# ---- stats, streaming, misuse
+
+
+def test_plain_stats(model):
+    stats = greedy_decode(model, [1, 2, 3], 10, NO_EOS).stats
+    assert (stats.rounds, stats.drafted, stats.emitted, stats.accept_length) == (9, 0, 10, 1.0)
+    assert stats.acceptance_per_position == [] and stats.tokens_per_s > 0
+
+
+def test_a_stream_yields_the_tokens_of_generate(model, story):
+    prompt, text = story
+    target = TransformersTarget(model, PLAN, max_length=MAX_LENGTH)
+    decoder = SpeculativeDecoder(target, ScriptedDrafter(prompt + text, random_right(0, 3)), 3)
+    stream = decoder.stream(prompt, 16, NO_EOS)
+    assert next(stream) == text[0] and decoder.stats.rounds == 0
+    assert [text[0], *stream] == text[:16]
+
+
+def test_a_model_is_wrapped_with_the_drafters_plan(model):
+    drafter = RandomDrafter(0)
+    decoder = SpeculativeDecoder(model, drafter, 2)
+    assert decoder.target.features.plan == drafter.plan
+    assert decoder.generate(torch.tensor([[1, 2]]), 4, NO_EOS).tokens == greedy_decode(model, [1, 2], 4, NO_EOS).tokens
+
+
+def test_a_target_with_another_plan_is_refused(model):
+    with pytest.raises(ValueError, match="captures nothing"):
+        SpeculativeDecoder(TransformersTarget(model), RandomDrafter(0))
+    with pytest.raises(ValueError, match=r"boundaries 1, 2\).*but the drafter needs"):
+        SpeculativeDecoder(TransformersTarget(model, CapturePlan((1, 2), H)), RandomDrafter(0))
+
+
+@pytest.mark.parametrize("input_ids", [[], [[1, 2], [3, 4]]])
+def test_a_prompt_is_one_sequence_of_at_least_one_token(model, input_ids):
+    with pytest.raises(ValueError, match="one sequence"):
+        greedy_decode(model, input_ids, 2)
+
+
+def test_misuse_is_named(model):
+    with pytest.raises(ValueError, match="max_new_tokens"):
+        greedy_decode(model, [1], 0)
+    with pytest.raises(ValueError, match="num_speculative_tokens"):
+        SpeculativeDecoder(model, RandomDrafter(0), 0)
+    with pytest.raises(ValueError, match="max_length must be in"):
+        TransformersTarget(model, max_length=129)
+    target = TransformersTarget(model, max_length=4)
+    with pytest.raises(ValueError, match="verify before prefill"):
+        target.verify(torch.tensor([1]))
+    with pytest.raises(ValueError, match="5 tokens after 0 do not fit"):
+        target.prefill(torch.arange(5))
+    target.prefill(torch.arange(3))
+    with pytest.raises(ValueError, match=r"rollback\(4\)"):
+        target.rollback(4)
+
+
+@pytest.mark.parametrize("cache", ["static", "dynamic"])
+def test_rollback_leaves_no_trace(model, cache):
+    target = TransformersTarget(model, cache=cache, max_length=MAX_LENGTH)
+    tokens = torch.tensor(prompts(3)[2])
+    target.prefill(tokens)
+    expected = target.verify(torch.tensor([5, 6, 7]))
+    target.prefill(tokens)
+    target.verify(torch.tensor([5, 9, 9, 9]))
+    target.rollback(3)
+    assert target.length == len(tokens) + 1
+    torch.testing.assert_close(target.verify(torch.tensor([6, 7])), expected[1:], rtol=1e-4, atol=1e-4)
+
+
+def test_first_divergence_reports_position_and_gap(model, story):
+    prompt, text = story
+    target = TransformersTarget(model, max_length=MAX_LENGTH)
+    assert first_divergence(target, prompt, text, text) is None
+    wrong = [*text[:5], (text[5] + 1) % VOCAB, *text[6:]]
+    where = first_divergence(target, prompt, text, wrong)
+    assert where.position == 5 and where.tokens == (text[5], wrong[5])
+    assert where.top_tokens[0] == text[5] and where.top_logits[0] == pytest.approx(where.logits[0])
+    assert where.gap == where.top_logits[0] - where.top_logits[1] > 0
+    assert f"part at token 5 ({text[5]} against {wrong[5]})" in str(where)
+    assert first_divergence(target, prompt, text, text[:3]).tokens == (text[3], None)
+
+
+# ---- row-invariant linears
+
+
+@pytest.mark.parametrize("dtype", [torch.bfloat16, torch.float32])
+@pytest.mark.parametrize("bias", [False, True])
+def test_native_linear_rows_do_not_depend_on_their_number(dtype, bias):
+    generator = torch.Generator().manual_seed(1)
+    x = torch.randn(MAX_INVARIANT_ROWS, 80, generator=generator).to(dtype)
+    weight = torch.randn(48, 80, generator=generator).to(dtype)
+    offset = torch.randn(48, generator=generator).to(dtype) if bias else None
+    alone = torch.cat([native_linear(row[None], weight, offset) for row in x])
+    for rows in (2, 5, 8, 9, 17, MAX_INVARIANT_ROWS):
+        assert torch.equal(native_linear(x[None, :rows], weight, offset)[0], alone[:rows])
+    exact = torch.nn.functional.linear(x.double(), weight.double(), None if offset is None else offset.double())
+    torch.testing.assert_close(alone.double(), exact, rtol=1e-2, atol=1e-1 if dtype == torch.bfloat16 else 1e-4)
+
+
+def test_native_linears_are_reversible_and_leave_weights_untouched(model):
+    def state():
+        linears = [module for module in model.modules() if isinstance(module, torch.nn.Linear)]
+        return [("forward" in vars(module), module.weight.data_ptr()) for module in linears]
+
+    before, tokens = state(), torch.tensor([[1, 2, 3]])
+    linears = use_native_linears(model)
+    with torch.no_grad():
+        plain = model(tokens).logits
+        with linears, linears:
+            assert all(switched for switched, _ in state())
+            native = model(tokens).logits
+        assert state() == before
+        assert torch.equal(model(tokens).logits, plain)
+    torch.testing.assert_close(native, plain, rtol=1e-3, atol=1e-3)
+
+
+def test_native_linears_need_something_to_replace():
+    with pytest.raises(ValueError, match="no torch.nn.Linear"):
+        use_native_linears(torch.nn.LayerNorm(4))

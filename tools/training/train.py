@@ -1,0 +1,150 @@
+"""Training-time test: the drafter learns to draft from its own hidden states, several steps deep, as it will be used."""
+
+from __future__ import annotations
+
+import dataclasses
+import itertools
+import os
+import random
+from collections.abc import Iterator
+from pathlib import Path
+
+import torch
+import torch.nn.functional as F
+from rich.console import Console
+from torch import Tensor
+
+from .data import VALIDATION_ROWS, ShardSet
+from .generate import Chats
+from .model import TrainableDrafter
+from .optim import Muon
+from .progress import wait_for_benchmarks, working
+
+STEP_DISCOUNT = 0.8  # weight of each further draft step, as in SafeAILab's EAGLE-3 training
+WARMUP_STEPS = 20
+
+
+@dataclasses.dataclass
+class Settings:
+    steps: int
+    learning_rate: float
+    draft_steps: int = 4
+    batch_rows: int = 16
+    decay_share: float = 0.5  # the last part of the steps, in which the rate falls linearly to zero
+    report_steps: int = 25
+
+
+class Trainer:
+    """Drafter, optimizers and position in the data; `save` and the constructor carry all of it across interruptions."""
+
+    def __init__(self, target, drafter: TrainableDrafter, shards: ShardSet, settings: Settings, state_file: Path):
+        self.drafter, self.shards, self.settings, self._state_file = drafter, shards, settings, state_file
+        self._embeddings = target.get_input_embeddings().weight
+        self.step_count, self._epoch = 0, 0
+        parameters = list(drafter.named_parameters())
+        matrices = [p for name, p in parameters if p.ndim == 2 and name != "lm_head.weight"]
+        others = [p for name, p in parameters if p.ndim != 2 or name == "lm_head.weight"]
+        rate = settings.learning_rate
+        self._optimizers = [Muon(matrices, rate), torch.optim.AdamW(others, rate / 4, (0.9, 0.95), weight_decay=0.0)]
+        self._base_rates = [rate, rate / 4]
+        if state_file.exists():
+            self._resume()
+        self._teacher = target.lm_head.weight[drafter.target_ids]
+
+    def run(self, console: Console) -> None:
+        """Trains until `settings.steps` are done, earlier sittings included, and saves at every report."""
+        settings, batches = self.settings, self._batches()
+        with working(console, "training", settings.steps, "steps") as advance:
+            advance(self.step_count)
+            while self.step_count < settings.steps:
+                wait_for_benchmarks(console)
+                loss = self._train_step(self.shards.batch(next(batches)))
+                advance(1)
+                if self.step_count % settings.report_steps == 0 or self.step_count == settings.steps:
+                    console.print(f"train: {self.describe()}, loss {loss:.3f}, {self._agreement_text()}", soft_wrap=True)
+                    self.save()
+
+    def describe(self) -> str:
+        return f"step {self.step_count} of {self.settings.steps}, {len(self.shards)} chats, epoch {self._epoch}"
+
+    def _agreement_text(self) -> str:
+        return "validation agreement " + " ".join(f"{share:.3f}" for share in self.validate())
+
+    def _batches(self) -> Iterator[list[int]]:
+        """Row numbers of each batch; every epoch starts by looking for new shards."""
+        for self._epoch in itertools.count(self._epoch):
+            self.shards.refresh()
+            rows = list(range(VALIDATION_ROWS, len(self.shards)))
+            random.Random(f"{self._epoch} {self.step_count}").shuffle(rows)
+            size = min(self.settings.batch_rows, len(rows))
+            yield from (rows[first : first + size] for first in range(0, len(rows) - size + 1, size))
+
+    def _rate_factor(self) -> float:
+        left = 1 - self.step_count / self.settings.steps
+        return min(1.0, (self.step_count + 1) / WARMUP_STEPS, left / self.settings.decay_share)
+
+    def _train_step(self, chats: Chats) -> float:
+        loss, total_weight = torch.zeros(()), 0.0
+        for step, (hidden, teacher, _, _) in enumerate(self._chains(chats)):
+            weight = STEP_DISCOUNT**step
+            loss = loss + weight * F.cross_entropy(self.drafter.logits(hidden), teacher)
+            total_weight += weight
+        loss = loss / total_weight
+        loss.backward()
+        torch.nn.utils.clip_grad_norm_(self.drafter.parameters(), 1.0)
+        for optimizer, rate in zip(self._optimizers, self._base_rates, strict=True):
+            for group in optimizer.param_groups:
+                group["lr"] = rate * self._rate_factor()
+            optimizer.step()
+            optimizer.zero_grad(set_to_none=True)
+        self.step_count += 1
+        return loss.item()
+
+    @torch.no_grad()
+    def validate(self) -> list[float]:
+        """Share of answer positions where the drafter's first choice is the target's, for each draft step."""
+        chats = self.shards.batch(list(range(VALIDATION_ROWS)))
+        shares = []
+        for hidden, _, greedy, positions in self._chains(chats):
+            drafted = self.drafter.target_ids[self.drafter.logits(hidden).argmax(-1)]
+            shares.append((drafted == greedy).sum().item() / max(positions, 1))
+        return shares
+
+    def _chains(self, chats: Chats) -> Iterator[tuple[Tensor, Tensor, Tensor, int]]:
+        """Per draft step: hidden [m, h], the target's distribution [m, Vd], its choice [m], and all answer positions.
+
+        Row t of step j reads token t+1+j and predicts the target's distribution at position t+1+j. The m rows are those
+        whose predicted token is the assistant's and whose likeliest token the draft vocabulary has.
+        """
+        drafter, length = self.drafter, chats.tokens.shape[1]
+        rows = length - 1
+        embeddings = F.embedding(chats.tokens.long(), self._embeddings)
+        teacher = (chats.hidden.float() @ self._teacher.mT).softmax(-1)
+        hidden = drafter.fc(chats.features.float())[:, :rows]
+        cache: list[tuple[Tensor, Tensor]] = []
+        for j in range(self.settings.draft_steps):
+            shifted = F.pad(embeddings[:, 1 + j :], (0, 0, 0, j))
+            hidden = drafter.step(shifted, hidden, cache)
+            seen, predicted = slice(1 + j, length - 1), slice(2 + j, length)
+            is_answer = chats.answer[:, predicted].bool()
+            greedy = chats.greedy[:, seen].long()
+            usable = is_answer & drafter.t2d[greedy]
+            yield hidden[:, : rows - 1 - j][usable], teacher[:, seen][usable], greedy[usable], int(is_answer.sum())
+
+    def save(self) -> None:
+        state = {
+            "drafter": self.drafter.state_dict(),
+            "optimizers": [optimizer.state_dict() for optimizer in self._optimizers],
+            "step_count": self.step_count,
+            "epoch": self._epoch,
+        }
+        partial = self._state_file.with_suffix(".partial")
+        torch.save(state, partial)
+        os.replace(partial, self._state_file)
+
+    def _resume(self) -> None:
+        state = torch.load(self._state_file, weights_only=True)
+        self.drafter.load_state_dict(state["drafter"])
+        for optimizer, saved in zip(self._optimizers, state["optimizers"], strict=True):
+            optimizer.load_state_dict(saved)
+        self.step_count, self._epoch = state["step_count"], state["epoch"]
