@@ -19,7 +19,7 @@ BUILD_FOLDER = ROOT / "build" / str(sys.implementation.cache_tag)
 
 
 def tool(name: str) -> str:
-    """This environment's program first: pip does not put the environment's scripts on PATH, and a system cmake may be old."""
+    """This environment's program first: pip leaves its scripts out of PATH, and a system's cmake may be too old."""
     path = os.pathsep.join([sysconfig.get_path("scripts"), os.environ.get("PATH", os.defpath)])
     found = shutil.which(name, path=path)
     if found is None:

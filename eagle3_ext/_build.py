@@ -1,4 +1,4 @@
-"""What the native module was built for, checked before it is loaded so that a mismatch is a sentence, not a loader error."""
+"""What the native module was built for, checked before it is loaded: a mismatch is a sentence, not a loader error."""
 
 from __future__ import annotations
 
@@ -26,15 +26,15 @@ def check(torch_version: str) -> dict[str, Any]:
     if info["python"] != python_version:
         raise ImportError(f"eagle3_ext was built for Python {info['python']}, but this is {python_version}: {_REBUILD}")
     if _major_minor(info["torch"]) != _major_minor(torch_version):
-        raise ImportError(f"eagle3_ext was built for torch {info['torch']}, but {torch_version} is installed: {_REBUILD}")
+        raise ImportError(f"eagle3_ext was built for torch {info['torch']}, but this is {torch_version}: {_REBUILD}")
     return info
 
 
 def build_info() -> dict[str, Any]:
     """Facts about this build and this machine.
 
-    Keys: torch, python, compiler, build_type, cuda (bool), cuda_architectures, cpu_levels (those compiled), and cpu_level
-    (the one selected on this machine, or forced by the environment variable EAGLE3_CPU).
+    Keys: torch, python, compiler, build_type, cuda (bool), cuda_architectures, cpu_levels (those compiled), and
+    cpu_level (the one selected on this machine, or forced by the environment variable EAGLE3_CPU).
     """
     from . import _C
 

@@ -4,10 +4,10 @@ What holds for all of them:
 
 * Floating dtypes are float32, bfloat16 and float16, the same for all floating arguments of a call (`cos_sin` is always
   float32); indices are int32 or int64. Results are on the inputs' device.
-* Zero rows are legal. Rows may be strided; read-only arguments with gaps inside a row are copied, mutated ones refused.
+* Zero rows are legal, rows may be strided. A read-only tensor with gaps in a row is copied, a mutated one refused.
 * A wrong rank, size, dtype or device raises ValueError, an index out of range IndexError; the message reads
   "<op>: <tensor> has <value>, expected <value>". Nothing has been written by then.
-* The meaning, with its rounding, is the function of the same name in `eagle3_ext/reference.py`; the native side starts at
+* The meaning, with its rounding, is the function of the same name in `eagle3_ext/reference.py`; the code begins in
   `csrc/ops/<op>.cpp`. Nothing here is differentiable.
 * They work under torch.compile: the fakes at the end of this file tell it the results' shapes.
 """
@@ -184,7 +184,7 @@ def rope_append_(
         qkv: [n, (num_q_heads + 2*num_kv_heads) * d], mutated: q heads, then k heads, then v heads.
         positions: [n], in [0, max_position); any value where the slot is -1.
         slots: [n], each -1 (writes nothing) or in [0, num_slots).
-        cos_sin: float32 [max_position, rotary_dim] from `rope.rope_table`; rotary_dim <= d, later dimensions pass through.
+        cos_sin: float32 [max_position, rotary_dim] from `rope.rope_table`; later dimensions of a head pass through.
         k_cache, v_cache: [num_slots, num_kv_heads, d], contiguous, mutated in the rows `slots`.
 
     Raises:
@@ -212,7 +212,7 @@ def draft_attention(
     Args:
         q: [n, num_q_heads, d], rotated.
         k_cache, v_cache: [num_slots, num_kv_heads, d]; num_q_heads is a multiple of num_kv_heads.
-        row_offsets: [B+1], starting at 0 and never falling; sequence b owns query rows row_offsets[b] .. row_offsets[b+1].
+        row_offsets: [B+1], from 0 and never falling; sequence b owns query rows row_offsets[b] .. row_offsets[b+1].
         cache_starts, cache_lengths: [B], the cache rows of each sequence, its own rows included.
 
     Returns:

@@ -68,14 +68,15 @@ def gather_concat(
 ) -> Tensor:
     """out[m] = the states' rows rows[m] side by side, normed as a whole (one weight) or chunk by chunk (K weights)."""
     packed = states if isinstance(states, Tensor) else torch.cat(list(states), dim=-1)
-    if check and ((rows < PAD) | (rows >= packed.shape[0])).any():
+    outside = (rows < 0) | (rows >= packed.shape[0])
+    if check and (outside & (rows != PAD)).any():
         raise IndexError(f"rows must be {PAD} or in [0, {packed.shape[0]}), got {rows.tolist()}")
-    with_pad = torch.cat([packed.new_zeros(1, packed.shape[1]), packed])
-    gathered = with_pad[rows.long() + 1]
+    with_zeros = torch.cat([packed.new_zeros(1, packed.shape[1]), packed])
+    gathered = with_zeros[rows.long().masked_fill(outside, -1) + 1]
     if norm_weights:
         chunks = gathered.chunk(len(norm_weights), dim=-1)
         normed = [rms_norm(chunk, weight, eps) for chunk, weight in zip(chunks, norm_weights, strict=True)]
-        gathered = torch.cat(normed, dim=-1).masked_fill((rows == PAD)[:, None], 0)
+        gathered = torch.cat(normed, dim=-1).masked_fill(outside[:, None], 0)
     return gathered if out is None else out.copy_(gathered)
 
 
@@ -155,17 +156,16 @@ def draft_attention(
     group = q.shape[1] // k_cache.shape[1]
     offsets = row_offsets.tolist()
     for b, (start, length) in enumerate(zip(cache_starts.tolist(), cache_lengths.tolist(), strict=True)):
-        own = slice(offsets[b], offsets[b + 1])
         rows = offsets[b + 1] - offsets[b]
-        queries = q[own].to(wide(q.dtype))
         keys, values = (
-            cache[start : start + length].to(queries.dtype).repeat_interleave(group, dim=1)
+            cache[start : start + length].to(wide(q.dtype)).repeat_interleave(group, dim=1)
             for cache in (k_cache, v_cache)
         )
-        scores = torch.einsum("mhd,lhd->hml", queries, keys) * scale
-        future = torch.ones(rows, length, dtype=torch.bool, device=q.device).triu(length - rows + 1)
-        probabilities = scores.masked_fill(future, -torch.inf).softmax(-1)
-        out[own] = torch.einsum("hml,lhd->mhd", probabilities, values).to(q.dtype)
+        for j in range(rows):
+            visible = length - rows + j + 1
+            query = q[offsets[b] + j].to(wide(q.dtype))
+            probabilities = (torch.einsum("hd,lhd->hl", query, keys[:visible]) * scale).softmax(-1)
+            out[offsets[b] + j] = torch.einsum("hl,lhd->hd", probabilities, values[:visible]).to(q.dtype)
     return out.flatten(1)
 
 
@@ -208,8 +208,9 @@ def accept(draft: Sequence[int], target: Sequence[int]) -> tuple[int, int]:
 def verify_greedy(draft_tokens: Tensor, target_tokens: Tensor) -> tuple[Tensor, Tensor]:
     """`accept` for each row of draft_tokens [B, D] and target_tokens [B, D + 1]."""
     rounds = [accept(d, t) for d, t in zip(draft_tokens.tolist(), target_tokens.tolist(), strict=True)]
-    pairs = torch.tensor(rounds, dtype=torch.int64, device=draft_tokens.device).reshape(-1, 2)
-    return pairs[:, 0], pairs[:, 1]
+    lengths, bonus = ([pair[column] for pair in rounds] for column in (0, 1))
+    options = {"dtype": torch.int64, "device": draft_tokens.device}
+    return torch.tensor(lengths, **options), torch.tensor(bonus, **options)
 
 
 class Drafter:

@@ -1,7 +1,7 @@
-"""One table of seeded inputs per op, shared by the comparisons with the reference, by opcheck and by the bad-input tests.
+"""One table of seeded inputs per op, for the comparisons with the reference, for opcheck and for the bad-input tests.
 
-Rows, widths, dtypes, index dtypes and layouts are not crossed in full: `grid` walks through them so that every width meets
-every dtype and every layout, and every dtype every number of rows.
+Rows, widths, dtypes, index dtypes and layouts are not crossed in full: `grid` walks through them so that every width
+meets every dtype and every layout, and every dtype every number of rows.
 """
 
 from __future__ import annotations
@@ -133,8 +133,8 @@ def cases_of(*ops: str) -> list[Case]:
 
 @over_grid("capture_")
 def _(m: Maker, step: int, rows: int, width: int) -> Inputs:
-    residual = m.floats(rows, width) if step % 2 else None
-    return {"features": m.floats(rows, 3 * width), "slot": step % 3, "hidden": m.floats(rows, width), "residual": residual}
+    hidden, residual = m.floats(rows, width), m.floats(rows, width) if step % 2 else None
+    return {"features": m.floats(rows, 3 * width), "slot": step % 3, "hidden": hidden, "residual": residual}
 
 
 @single("capture_", "nan-and-inf", rows=1, dtype=torch.bfloat16)
@@ -150,7 +150,8 @@ def _(m: Maker) -> Inputs:
 
 @over_grid("add_rms_norm_")
 def _(m: Maker, step: int, rows: int, width: int) -> Inputs:
-    return {"hidden": m.floats(rows, width), "residual": m.floats(rows, width, scale=3), "weight": m.gain(width), "eps": EPS}
+    hidden, residual = m.floats(rows, width), m.floats(rows, width, scale=3)
+    return {"hidden": hidden, "residual": residual, "weight": m.gain(width), "eps": EPS}
 
 
 @over_grid("add_rms_norm_capture_")
@@ -202,7 +203,7 @@ def _(m: Maker) -> Inputs:
 
 @single("gather_concat", "unchecked-rows-outside-give-zeros")
 def _(m: Maker) -> Inputs:
-    return {"states": [m.floats(2, 4)], "rows": m.indices([1, -1, 0]), "check": False}
+    return {"states": [m.floats(2, 4)], "rows": m.indices([1, 2, -1, -9, 0]), "check": False}
 
 
 @over_grid("accepted_rows")

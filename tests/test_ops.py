@@ -1,7 +1,7 @@
-"""Every native op against `reference`: copies, sums and decisions bit for bit, the rest within stated bounds of float64.
+"""Every native op against `reference`: copies, sums and decisions bit for bit, the rest within bounds of float64.
 
-A bound is a number of roundings: u is half a unit in the last place of the dtype, e one of float32. Each rounding to the
-dtype costs u, float32 arithmetic a few e, and results near zero one step of the smallest subnormal.
+A bound is a number of roundings: u is half a unit in the last place of the dtype, E one of float32. Each rounding to
+the dtype costs u, float32 arithmetic a few E, and results near zero one step of the smallest subnormal.
 """
 
 from __future__ import annotations
@@ -106,7 +106,8 @@ def test_gather_concat_takes_a_packed_tensor():
     packed, rows = torch.randn(5, 12), torch.tensor([4, -1, 0])
     assert_same_bits(ops.gather_concat(packed, rows), ops.gather_concat(packed.split(4, dim=1), rows))
     whole = [torch.rand(12)]
-    assert_same_bits(ops.gather_concat(packed, rows, whole), ops.gather_concat(packed.split(4, dim=1), rows, whole))
+    expected = ops.gather_concat(packed.split(4, dim=1), rows, whole)  # its mean of squares is summed in another order
+    torch.testing.assert_close(ops.gather_concat(packed, rows, whole), expected, rtol=4 * E, atol=0)
 
 
 def test_gather_concat_checks_rows_unless_told_not_to():
@@ -127,8 +128,9 @@ def test_gather_concat_writes_around_the_cache_what_is_larger_than_it():
 
 @each_case("accepted_rows")
 def test_accepted_rows(case: Case):
-    for actual, expected in zip(ops.accepted_rows(**case.inputs()), reference.accepted_rows(**case.inputs()), strict=True):
-        assert_same_bits(actual, expected)
+    inputs = case.inputs()
+    for ours, theirs in zip(ops.accepted_rows(**inputs), reference.accepted_rows(**inputs), strict=True):
+        assert_same_bits(ours, theirs)
 
 
 def test_accepted_rows_by_hand():
@@ -179,7 +181,7 @@ def test_draft_attention(case: Case):
     inputs = case.inputs()
     out = ops.draft_attention(**inputs)
     expected = reference.draft_attention(**in_float64(inputs))
-    # One rounding. A float32 score of size t moves its probability by t*e, and so the mean of the values.
+    # One rounding. A float32 score of size t moves its probability by t*E, and so the mean of the values.
     largest = inputs["v_cache"].abs().amax().item()
     score = (inputs["scale"] * inputs["q"].double().norm(dim=-1).amax(0).max() if case.rows else torch.zeros(())).item()
     score *= inputs["k_cache"].double().norm(dim=-1).amax().item()
@@ -251,8 +253,9 @@ def test_argmax_tokens_by_hand():
 
 @each_case("verify_greedy")
 def test_verify_greedy(case: Case):
-    for actual, expected in zip(ops.verify_greedy(**case.inputs()), reference.verify_greedy(**case.inputs()), strict=True):
-        assert_same_bits(actual, expected)
+    inputs = case.inputs()
+    for ours, theirs in zip(ops.verify_greedy(**inputs), reference.verify_greedy(**inputs), strict=True):
+        assert_same_bits(ours, theirs)
 
 
 def test_verify_greedy_by_hand():

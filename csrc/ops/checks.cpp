@@ -60,9 +60,9 @@ Arg& Arg::of_type(at::ScalarType expected) {
 
 Arg& Arg::writable_rows() {
   const int64_t row = tensor_.size(0) > 0 ? tensor_.numel() / tensor_.size(0) : 0;
-  TORCH_CHECK_VALUE(rows_are_contiguous(tensor_) && (tensor_.size(0) <= 1 || tensor_.stride(0) >= row), op_, ": ", name_,
-                    " has strides ", tensor_.strides(), ", expected contiguous rows that do not overlap: it is written",
-                    " in place");
+  const bool overlap = tensor_.size(0) > 1 && tensor_.stride(0) < row;
+  TORCH_CHECK_VALUE(rows_are_contiguous(tensor_) && !overlap, op_, ": ", name_, " has strides ", tensor_.strides(),
+                    ", expected contiguous rows that do not overlap: it is written in place");
   return *this;
 }
 

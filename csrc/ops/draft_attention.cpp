@@ -15,8 +15,8 @@ void check_ranges(const DraftAttentionParams& params, int64_t num_slots) {
   for (int64_t b = 0; b < params.batch; ++b) {
     const int64_t begin = value_at(params.row_offsets, b), end = value_at(params.row_offsets, b + 1);
     const int64_t start = value_at(params.cache_starts, b), length = value_at(params.cache_lengths, b);
-    TORCH_CHECK_INDEX(end >= begin && end <= params.num_rows, kOp, ": row_offsets[", b + 1, "] is ", end, ", expected [",
-                      begin, ", ", params.num_rows, "], from the offset before it to the rows of q");
+    TORCH_CHECK_INDEX(end >= begin && end <= params.num_rows, kOp, ": row_offsets[", b + 1, "] is ", end,
+                      ", expected [", begin, ", ", params.num_rows, "], from the offset before it to the rows of q");
     TORCH_CHECK_INDEX(start >= 0 && start <= num_slots, kOp, ": cache_starts[", b, "] is ", start, ", expected [0, ",
                       num_slots, "], the rows of the cache");
     TORCH_CHECK_INDEX(length >= end - begin && length <= num_slots - start, kOp, ": cache_lengths[", b, "] is ", length,

@@ -12,7 +12,8 @@ constexpr const char* kOp = "gather_concat";
 
 std::vector<Arg> checked_states(at::TensorList states) {
   const int64_t count = static_cast<int64_t>(states.size());
-  TORCH_CHECK_VALUE(count >= 1 && count <= kMaxStates, kOp, ": states has ", count, " tensors, expected 1 to ", kMaxStates);
+  TORCH_CHECK_VALUE(count >= 1 && count <= kMaxStates, kOp, ": states has ", count, " tensors, expected 1 to ",
+                    kMaxStates);
   std::vector<Arg> args;
   args.reserve(count);
   for (const at::Tensor& state : states) {
@@ -46,10 +47,14 @@ void set_states(const std::vector<Arg>& states, std::vector<Arg>& norms, GatherC
   }
 }
 
-at::Tensor gather(at::TensorList states_, const at::Tensor& rows_, at::TensorList norm_weights, double eps, bool check,
+// An absent list of norm weights is an empty one; a schema cannot say `Tensor[] norm_weights=[]`.
+using NormWeights = std::optional<at::TensorList>;
+
+at::Tensor gather(at::TensorList states_, const at::Tensor& rows_, NormWeights norm_weights, double eps, bool check,
                   const std::optional<at::Tensor>& given_out) {
   std::vector<Arg> states = checked_states(states_), norms;
-  for (const at::Tensor& weight : norm_weights) norms.emplace_back(kOp, "norm_weights", weight);
+  for (const at::Tensor& weight : norm_weights.value_or(at::TensorList()))
+    norms.emplace_back(kOp, "norm_weights", weight);
   GatherConcatParams params{.dtype = states[0].dtype()};
   set_states(states, norms, params);
   params.num_source_rows = states[0].size(0);
@@ -69,13 +74,13 @@ at::Tensor gather(at::TensorList states_, const at::Tensor& rows_, at::TensorLis
   return out.tensor();
 }
 
-at::Tensor gather_concat(at::TensorList states, const at::Tensor& rows, at::TensorList norm_weights, double eps,
+at::Tensor gather_concat(at::TensorList states, const at::Tensor& rows, NormWeights norm_weights, double eps,
                          bool check) {
   return gather(states, rows, norm_weights, eps, check, std::nullopt);
 }
 
-void gather_concat_out(at::TensorList states, const at::Tensor& rows, at::TensorList norm_weights, double eps,
-                       bool check, const at::Tensor& out) {
+void gather_concat_out(at::TensorList states, const at::Tensor& rows, NormWeights norm_weights, double eps, bool check,
+                       const at::Tensor& out) {
   gather(states, rows, norm_weights, eps, check, out);
 }
 

@@ -15,8 +15,8 @@ void rope_append_(const at::Tensor& qkv_, const at::Tensor& positions_, const at
   k_cache.shape({-1, num_kv_heads, -1}, "[slots, num_kv_heads, d]").same_dtype_and_device(qkv).writable_contiguous();
   v_cache.shape(k_cache_.sizes(), "[slots, num_kv_heads, d]").same_dtype_and_device(qkv).writable_contiguous();
   const int64_t head_dim = k_cache.size(2), num_slots = k_cache.size(0);
-  qkv.shape({-1, (num_q_heads + 2 * num_kv_heads) * head_dim}, "[n, (num_q_heads + 2 num_kv_heads) * d]").writable_rows();
-  const int64_t n = qkv.size(0);
+  const int64_t width = (num_q_heads + 2 * num_kv_heads) * head_dim;
+  const int64_t n = qkv.shape({-1, width}, "[n, (num_q_heads + 2 num_kv_heads) * d]").writable_rows().size(0);
   positions.shape({n}, "[n]").same_device(qkv);
   slots.shape({n}, "[n]").same_device(qkv);
   cos_sin.shape({-1, -1}, "[max_position, rotary_dim]").of_type(at::kFloat).same_device(qkv).readable_contiguous();
@@ -28,8 +28,9 @@ void rope_append_(const at::Tensor& qkv_, const at::Tensor& positions_, const at
   check_padded_indices(slots, slot_values, num_slots);
   for (int64_t i = 0; i < n; ++i) {  // a padded row may carry any position
     const int64_t position = value_at(position_values, i);
-    TORCH_CHECK_INDEX(value_at(slot_values, i) == -1 || (position >= 0 && position < max_position), kOp, ": positions[", i,
-                      "] is ", position, ", expected [0, max_position = ", max_position, ")");
+    const bool padding = value_at(slot_values, i) == -1;
+    TORCH_CHECK_INDEX(padding || (position >= 0 && position < max_position), kOp, ": positions[", i, "] is ", position,
+                      ", expected [0, max_position = ", max_position, ")");
   }
   cpu::rope_append({
       .dtype = qkv.dtype(),

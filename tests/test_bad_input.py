@@ -1,0 +1,234 @@
+"""Every op refuses what it cannot mean: the error names op, tensor and value, and nothing has been written."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Callable
+
+import pytest
+import torch
+from cases import CASES, Inputs, cases_of
+from torch import Tensor
+
+from eagle3_ext import ops
+
+OPS = sorted({case.op for case in CASES})
+
+
+def good(op: str) -> Inputs:
+    """Two rows or more in plain layout, with every optional tensor given where the op has a case with it."""
+    cases = [case for case in cases_of(op) if case.rows >= 2 and case.layout != "strided"]
+    given = [(sum(isinstance(v, Tensor) for v in case.inputs().values()), case) for case in cases]
+    return max(given, key=lambda pair: pair[0])[1].inputs()
+
+
+def call(op: str, inputs: Inputs) -> object:
+    return getattr(ops, op.partition(".")[0])(**inputs)
+
+
+def arguments_of(op: str) -> list[torch.Argument]:
+    name, _, variant = op.partition(".")
+    return getattr(getattr(torch.ops.eagle3_ext, name), variant or "default")._schema.arguments
+
+
+def changed(inputs: Inputs, name: str, change: Callable[[Tensor], Tensor]) -> Inputs:
+    """The inputs with one tensor, or the last of a list of tensors, changed."""
+    value = inputs[name]
+    return inputs | {name: [*value[:-1], change(value[-1])] if isinstance(value, list) else change(value)}
+
+
+def tensor_arguments(mutated_only: bool = False) -> list:
+    found = []
+    for op in OPS:
+        inputs = good(op)
+        for argument in arguments_of(op):
+            is_tensor = isinstance(inputs.get(argument.name), (Tensor, list)) and inputs[argument.name] != []
+            is_mutated = argument.alias_info is not None and argument.alias_info.is_write
+            if is_tensor and (is_mutated or not mutated_only):
+                found.append(pytest.param(op, argument.name, id=f"{op}-{argument.name}"))
+    return found
+
+
+def assert_refused(op: str, inputs: Inputs, error: type[Exception], *mentions: str) -> None:
+    mutated = [inputs[a.name] for a in arguments_of(op) if a.alias_info is not None and a.alias_info.is_write]
+    before = [tensor.clone() for tensor in mutated if tensor.device.type == "cpu"]
+    with pytest.raises(error) as caught:
+        call(op, inputs)
+    message = str(caught.value).partition("\n")[0]
+    assert message.startswith(f"{op.partition('.')[0]}: ")
+    for mention in mentions:
+        assert re.search(rf"(?<![\w.]){re.escape(mention)}", message), f"{mention!r} is not in {message!r}"
+    for tensor, old in zip((t for t in mutated if t.device.type == "cpu"), before, strict=True):
+        assert torch.equal(tensor, old)
+
+
+@pytest.mark.parametrize("op, name", tensor_arguments())
+def test_wrong_rank(op: str, name: str):
+    inputs = changed(good(op), name, lambda tensor: tensor[None])
+    value = inputs[name][-1] if isinstance(inputs[name], list) else inputs[name]
+    assert_refused(op, inputs, ValueError, name, str(list(value.shape)))
+
+
+@pytest.mark.parametrize("op, name", tensor_arguments())
+def test_wrong_dtype(op: str, name: str):
+    """float64, and int16 for indices: no kernel reads them."""
+
+    def cast(tensor: Tensor) -> Tensor:
+        return tensor.double() if tensor.is_floating_point() else tensor.short()
+
+    inputs = changed(good(op), name, cast)
+    value = inputs[name][-1] if isinstance(inputs[name], list) else inputs[name]
+    assert_refused(op, inputs, ValueError, name, "Double" if value.is_floating_point() else "Short")
+
+
+@pytest.mark.parametrize(
+    "op, name", [param for param in tensor_arguments() if param.values[0] not in ("accepted_rows", "silu_mul")]
+)
+def test_wrong_device(op: str, name: str):
+    assert_refused(op, changed(good(op), name, lambda tensor: tensor.to("meta")), ValueError, name, "meta", "cpu")
+
+
+@pytest.mark.parametrize("op, name", tensor_arguments(mutated_only=True))
+def test_a_mutated_tensor_with_gaps_in_its_rows(op: str, name: str):
+    """It is refused rather than made contiguous, because a copy would swallow the writes."""
+
+    def with_gaps(tensor: Tensor) -> Tensor:
+        return torch.stack([tensor, tensor], dim=-1)[..., 0]
+
+    inputs = changed(good(op), name, with_gaps)
+    assert_refused(op, inputs, ValueError, f"{name} has strides", str(list(inputs[name].stride())))
+
+
+def without_last_row(tensor: Tensor) -> Tensor:
+    return tensor[:-1]
+
+
+def without_last_column(tensor: Tensor) -> Tensor:
+    return tensor[..., :-1].contiguous()
+
+
+@pytest.mark.parametrize(
+    "op, name, change",
+    [
+        ("capture_", "features", without_last_row),
+        ("capture_", "residual", without_last_row),
+        ("capture_", "residual", without_last_column),
+        ("add_rms_norm_", "residual", without_last_row),
+        ("add_rms_norm_", "weight", without_last_row),
+        ("add_rms_norm_capture_", "features", without_last_row),
+        ("gather_concat", "states", without_last_row),
+        ("gather_concat", "states", without_last_column),
+        ("gather_concat.out", "out", without_last_row),
+        ("gather_concat.out", "out", without_last_column),
+        ("draft_input", "tokens", without_last_row),
+        ("draft_input", "embed_weight", without_last_column),
+        ("draft_input", "embed_norm", without_last_row),
+        ("draft_input", "hidden_norm", without_last_row),
+        ("rope_append_", "positions", without_last_row),
+        ("rope_append_", "slots", without_last_row),
+        ("rope_append_", "qkv", without_last_column),
+        ("rope_append_", "v_cache", without_last_row),
+        ("rope_append_", "cos_sin", without_last_column),
+        ("draft_attention", "v_cache", without_last_row),
+        ("draft_attention", "k_cache", without_last_column),
+        ("draft_attention", "row_offsets", without_last_row),
+        ("draft_attention", "cache_lengths", without_last_row),
+        ("skinny_linear", "weight", without_last_column),
+        ("skinny_linear", "bias", without_last_row),
+        ("argmax_tokens", "target_ids", without_last_row),
+        ("verify_greedy", "target_tokens", without_last_row),
+        ("verify_greedy", "target_tokens", without_last_column),
+        ("silu_mul", "gate_up", without_last_column),
+    ],
+)
+def test_sizes_that_do_not_match(op: str, name: str, change: Callable[[Tensor], Tensor]):
+    assert_refused(op, changed(good(op), name, change), ValueError, name)
+
+
+def attention(**changes: list[int]) -> Inputs:
+    """Two sequences of 1 and 2 rows in a cache of 10."""
+    cache = torch.ones(10, 1, 4)
+    indices = {"row_offsets": [0, 1, 3], "cache_starts": [0, 5], "cache_lengths": [3, 5]} | changes
+    tensors = {name: torch.tensor(values) for name, values in indices.items()}
+    return {"q": torch.ones(3, 2, 4), "k_cache": cache, "v_cache": cache.clone(), "scale": 1.0} | tensors
+
+
+def rope(**changes: list[int]) -> Inputs:
+    indices = {"positions": [0, 3], "slots": [1, -1]} | changes
+    tensors = {name: torch.tensor(values) for name, values in indices.items()}
+    heads = {"num_q_heads": 2, "num_kv_heads": 1}
+    caches = {"k_cache": torch.ones(5, 1, 4), "v_cache": torch.ones(5, 1, 4)}
+    return {"qkv": torch.ones(2, 16), "cos_sin": torch.ones(4, 4), **heads, **caches, **tensors}
+
+
+def lookup(tokens: list[int]) -> Inputs:
+    norm = torch.ones(3)
+    inputs = {"tokens": torch.tensor(tokens), "hidden": torch.ones(2, 3), "embed_weight": torch.ones(6, 3)}
+    return inputs | {"embed_norm": norm, "hidden_norm": norm, "eps": 1e-6}
+
+
+def gather(rows: list[int], **changes: object) -> Inputs:
+    return {"states": [torch.ones(4, 3), torch.ones(4, 3)], "rows": torch.tensor(rows)} | changes
+
+
+def slot(value: int) -> Inputs:
+    return {"features": torch.ones(2, 7), "slot": value, "hidden": torch.ones(2, 3)}
+
+
+NORM = {"hidden": torch.ones(2, 3), "residual": torch.ones(2, 3), "weight": torch.ones(3), "eps": 1e-6}
+
+
+@pytest.mark.parametrize(
+    "op, inputs, mentions",
+    [
+        ("capture_", slot(2), ["slot is 2", "[0, 2)"]),
+        ("capture_", slot(-1), ["slot is -1"]),
+        ("add_rms_norm_capture_", NORM | {"features": torch.ones(2, 7), "slot": 2}, ["slot is 2", "[0, 2)"]),
+        ("gather_concat", gather([0, 4]), ["rows[1] is 4", "[0, 4)"]),
+        ("gather_concat", gather([-2, 0]), ["rows[0] is -2"]),
+        ("gather_concat", gather([2**40, 0]), [f"rows[0] is {2**40}"]),
+        ("gather_concat", {"states": [torch.ones(0, 3)], "rows": torch.tensor([0])}, ["rows[0] is 0"]),
+        ("gather_concat.out", gather([0, 4], out=torch.ones(2, 6)), ["rows[1] is 4"]),
+        ("draft_input", lookup([0, 6]), ["tokens[1] is 6", "[0, 6)"]),
+        ("draft_input", lookup([-2, 0]), ["tokens[0] is -2"]),
+        ("rope_append_", rope(slots=[5, -1]), ["slots[0] is 5", "[0, 5)"]),
+        ("rope_append_", rope(slots=[0, -2]), ["slots[1] is -2"]),
+        ("rope_append_", rope(positions=[4, 0]), ["positions[0] is 4", "4)"]),
+        ("rope_append_", rope(positions=[-1, 0]), ["positions[0] is -1"]),
+        ("draft_attention", attention(row_offsets=[1, 1, 3]), ["row_offsets[0] is 1"]),
+        ("draft_attention", attention(row_offsets=[0, 2, 1]), ["row_offsets[2] is 1"]),
+        ("draft_attention", attention(row_offsets=[0, 1, 4]), ["row_offsets[2] is 4"]),
+        ("draft_attention", attention(cache_starts=[0, 11]), ["cache_starts[1] is 11"]),
+        ("draft_attention", attention(cache_starts=[-1, 5]), ["cache_starts[0] is -1"]),
+        ("draft_attention", attention(cache_lengths=[3, 6]), ["cache_lengths[1] is 6", "[2, 5]"]),
+        ("draft_attention", attention(cache_lengths=[3, 1]), ["cache_lengths[1] is 1"]),
+    ],
+)
+def test_indices_out_of_range(op: str, inputs: Inputs, mentions: list[str]):
+    assert_refused(op, inputs, IndexError, *mentions)
+
+
+SAME = torch.ones(2, 3)
+
+
+@pytest.mark.parametrize(
+    "op, inputs, mentions",
+    [
+        ("add_rms_norm_", NORM | {"hidden": SAME, "residual": SAME}, ["hidden", "residual"]),
+        ("gather_concat", {"states": [], "rows": torch.tensor([0])}, ["states has 0"]),
+        ("gather_concat", {"states": [SAME] * 17, "rows": torch.tensor([0])}, ["states has 17", "16"]),
+        ("gather_concat", gather([0], norm_weights=[torch.ones(3)]), ["norm_weights", "[3]", "6"]),
+        ("gather_concat", gather([0], norm_weights=[torch.ones(3)] * 3), ["norm_weights has 3"]),
+        ("gather_concat", gather([0], states=[SAME], norm_weights=[SAME[0]] * 2), ["width 3", "2"]),
+        ("accepted_rows", {"accept_lengths": torch.tensor([1, 5]), "width": 4}, ["accept_lengths[1] is 5", "4"]),
+        ("accepted_rows", {"accept_lengths": torch.tensor([-1]), "width": 4}, ["accept_lengths[0] is -1"]),
+        ("accepted_rows", {"accept_lengths": torch.tensor([0]), "width": 0}, ["width is 0"]),
+        ("draft_input", lookup([0, 1]) | {"embed_weight": None}, ["embed_weight", "token_embeddings"]),
+        ("rope_append_", rope() | {"cos_sin": torch.ones(4, 6)}, ["rotary_dim", "6", "4"]),
+        ("draft_attention", attention() | {"q": torch.ones(3, 3, 4), "k_cache": torch.ones(10, 2, 4),
+                                           "v_cache": torch.ones(10, 2, 4)}, ["q has 3", "2"]),
+        ("argmax_tokens", {"logits": torch.ones(2, 0)}, ["logits", "[2, 0]"]),
+    ],
+)  # fmt: skip
+def test_values_without_a_meaning(op: str, inputs: Inputs, mentions: list[str]):
+    assert_refused(op, inputs, ValueError, *mentions)

@@ -1,0 +1,242 @@
+"""Checkpoint files: what is read, under which names, and that every defect is named before anything is loaded."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+
+import pytest
+import torch
+from safetensors.torch import save_file
+
+from eagle3_ext.checkpoint import load_checkpoint
+from eagle3_ext.errors import CheckpointError
+
+H, HEADS, KV_HEADS, DIM, INTER, V, VD = 16, 4, 2, 8, 24, 40, 12
+TARGET_IDS = torch.arange(VD) * 3 + 1
+
+
+def config(**changes) -> dict:
+    """A config.json of the SafeAILab kind; head_dim differs from hidden_size / heads on purpose."""
+    base = {
+        "architectures": ["LlamaForCausalLMEagle3"],
+        "hidden_size": H,
+        "intermediate_size": INTER,
+        "num_attention_heads": HEADS,
+        "num_key_value_heads": KV_HEADS,
+        "head_dim": DIM,
+        "vocab_size": V,
+        "draft_vocab_size": VD,
+        "rms_norm_eps": 1e-5,
+        "rope_theta": 5000.0,
+        "eagle_config": {"eagle_aux_hidden_state_layer_ids": [1, 5, 8]},
+    }
+    return {key: value for key, value in (base | changes).items() if value is not ...}
+
+
+def tensors(**changes) -> dict[str, torch.Tensor]:
+    """The tensors of `config()`; a value of None removes one. Keyword names use __ for a dot."""
+    attention, mlp = "midlayer.self_attn.", "midlayer.mlp."
+    shapes = {
+        "fc.weight": (H, 3 * H),
+        "midlayer.input_layernorm.weight": (H,),
+        "midlayer.hidden_norm.weight": (H,),
+        "midlayer.post_attention_layernorm.weight": (H,),
+        f"{attention}q_proj.weight": (HEADS * DIM, 2 * H),
+        f"{attention}k_proj.weight": (KV_HEADS * DIM, 2 * H),
+        f"{attention}v_proj.weight": (KV_HEADS * DIM, 2 * H),
+        f"{attention}o_proj.weight": (H, HEADS * DIM),
+        f"{mlp}gate_proj.weight": (INTER, H),
+        f"{mlp}up_proj.weight": (INTER, H),
+        f"{mlp}down_proj.weight": (H, INTER),
+        "norm.weight": (H,),
+        "lm_head.weight": (VD, H),
+    }
+    made = {name: torch.zeros(shape) for name, shape in shapes.items()}
+    made["d2t"] = TARGET_IDS - torch.arange(VD)
+    made["t2d"] = torch.zeros(V, dtype=torch.bool).index_fill(0, TARGET_IDS, True)
+    made |= {name.replace("__", "."): tensor for name, tensor in changes.items()}
+    return {name: tensor for name, tensor in made.items() if tensor is not None}
+
+
+def write(folder: Path, stored: dict[str, torch.Tensor] | None = None, **config_changes) -> Path:
+    (folder / "config.json").write_text(json.dumps(config(**config_changes)))
+    save_file(tensors() if stored is None else stored, folder / "model.safetensors")
+    return folder
+
+
+def test_reads_canonical_form(tmp_path):
+    checkpoint = load_checkpoint(write(tmp_path))
+    got = checkpoint.config
+    assert (got.hidden_size, got.target_hidden_size, got.num_states, got.fusion) == (H, H, 3, "fc")
+    assert (got.num_q_heads, got.num_kv_heads, got.head_dim, got.intermediate_size) == (HEADS, KV_HEADS, DIM, INTER)
+    assert (got.vocab_size, got.draft_vocab_size, got.eps, got.rope_theta) == (V, VD, 1e-5, 5000.0)
+    assert got.own_head and not got.own_embedding
+    assert got.boundaries == (2, 6, 9), "the output of layer i is boundary i + 1"
+    assert torch.equal(checkpoint.weights["target_ids"], TARGET_IDS)
+    assert "layers.0.self_attn.q_proj.weight" in checkpoint.weights
+    assert not {"d2t", "t2d"} & checkpoint.weights.keys()
+    assert checkpoint.report == ()
+
+
+def test_no_layer_ids_leaves_boundaries_open(tmp_path):
+    assert load_checkpoint(write(tmp_path, eagle_config=...)).config.boundaries is None
+
+
+def test_aliases_and_prefix(tmp_path):
+    stored = {f"model.{name.replace('midlayer.', 'layers.0.')}": tensor for name, tensor in tensors().items()}
+    stored |= {f"aux_norm_{name}.weight": torch.full((H,), float(j)) for j, name in enumerate(("low", "mid", "high"))}
+    stored["model.rotary_emb.inv_freq"] = torch.ones(4)
+    checkpoint = load_checkpoint(write(tmp_path, stored))
+    assert checkpoint.config.feature_norm == "per_state"
+    assert [float(checkpoint.weights[f"fc_norm.{j}.weight"][0]) for j in range(3)] == [0.0, 1.0, 2.0]
+    assert any("inv_freq" in note for note in checkpoint.report)
+
+
+@pytest.mark.parametrize("use_index", [True, False])
+def test_shards(tmp_path, use_index):
+    stored, names = tensors(), sorted(tensors())
+    shards = {"a.safetensors": names[:7], "b.safetensors": names[7:]}
+    for file, part in shards.items():
+        save_file({name: stored[name] for name in part}, tmp_path / file)
+    if use_index:
+        index = {"weight_map": {name: file for file, part in shards.items() for name in part}}
+        (tmp_path / "model.safetensors.index.json").write_text(json.dumps(index))
+    (tmp_path / "config.json").write_text(json.dumps(config()))
+    assert load_checkpoint(tmp_path).weights["fc.weight"].shape == (H, 3 * H)
+    (tmp_path / "b.safetensors").unlink()
+    with pytest.raises(CheckpointError, match="b.safetensors" if use_index else "missing"):
+        load_checkpoint(tmp_path)
+
+
+def test_shapes_win_over_the_config(tmp_path):
+    checkpoint = load_checkpoint(write(tmp_path, head_dim=4, num_key_value_heads=4, intermediate_size=999, vocab_size=V + 8))
+    got = checkpoint.config
+    assert (got.head_dim, got.num_kv_heads, got.intermediate_size, got.vocab_size) == (DIM, KV_HEADS, INTER, V)
+    told = "\n".join(checkpoint.report)
+    for key in ("head_dim", "num_key_value_heads", "intermediate_size", "vocab_size"):
+        assert key in told
+
+
+def test_wider_target_with_own_embedding(tmp_path):
+    stored = tensors(fc__weight=torch.zeros(H, 3 * 32), embed_tokens__weight=torch.zeros(V, H))
+    got = load_checkpoint(write(tmp_path, stored, target_hidden_size=32)).config
+    assert (got.hidden_size, got.target_hidden_size, got.num_states, got.own_embedding) == (H, 32, 3, True)
+
+
+def test_number_of_states_is_not_assumed(tmp_path):
+    ids = {"eagle_aux_hidden_state_layer_ids": [0, 3, 5, 8]}
+    got = load_checkpoint(write(tmp_path, tensors(fc__weight=torch.zeros(H, 4 * H)), eagle_config=ids)).config
+    assert (got.num_states, got.boundaries) == (4, (1, 4, 6, 9))
+
+
+def test_without_fc(tmp_path):
+    stored = tensors(fc__weight=None, midlayer__hidden_norm__weight=None)
+    got = load_checkpoint(write(tmp_path, stored, eagle_config={"use_aux_hidden_state": False})).config
+    assert (got.fusion, got.num_states, got.target_hidden_size, got.has_hidden_norm) == ("none", 1, H, False)
+
+
+def test_switches(tmp_path):
+    stored = tensors(fc__bias=torch.zeros(H), input_norm__weight=torch.ones(3 * H))
+    got = load_checkpoint(write(tmp_path, stored, norm_before_residual=True, norm_output=True)).config
+    assert (got.fc_bias, got.feature_norm, got.norm_before_residual, got.norm_output) == (True, "whole", True, True)
+
+
+def test_full_vocabulary_needs_no_tables(tmp_path):
+    stored = tensors(d2t=torch.zeros(V, dtype=torch.int64), t2d=None, lm_head__weight=torch.zeros(V, H))
+    checkpoint = load_checkpoint(write(tmp_path, stored, draft_vocab_size=V))
+    assert "target_ids" not in checkpoint.weights and checkpoint.config.draft_vocab_size == V
+
+
+def test_head_may_be_the_targets(tmp_path):
+    stored = tensors(d2t=None, t2d=None, lm_head__weight=None)
+    assert not load_checkpoint(write(tmp_path, stored, draft_vocab_size=...)).config.own_head
+
+
+def test_every_defect_is_named_at_once(tmp_path):
+    stored = tensors(
+        norm__weight=None,
+        midlayer__self_attn__v_proj__weight=torch.zeros(3, 3),
+        surprise__weight=torch.zeros(2),
+        model__norm__weight=torch.zeros(H),
+    )
+    stored["layers.0.hidden_norm.weight"] = torch.zeros(H)
+    del stored["midlayer.mlp.up_proj.weight"]
+    with pytest.raises(CheckpointError) as error:
+        load_checkpoint(write(tmp_path, stored))
+    message = str(error.value)
+    for part in (
+        "missing: layers.0.mlp.up_proj.weight [24, 16]",
+        "misshapen: midlayer.self_attn.v_proj.weight (as layers.0.self_attn.v_proj.weight) is [3, 3], expected [16, 32]",
+        "unknown: surprise.weight [2]",
+        "duplicate: ",
+        "layers.0.hidden_norm.weight",
+    ):
+        assert part in message
+    assert "norm.weight [16]" not in message.replace("_norm.weight", ""), "model.norm.weight is norm.weight"
+
+
+@pytest.mark.parametrize(
+    ("changes", "part"),
+    [
+        ({"architectures": ["Eagle3DeepseekV2ForCausalLM"]}, "Eagle3DeepseekV2ForCausalLM"),
+        ({"architectures": ...}, "architectures"),
+        ({"rope_scaling": {"rope_type": "llama3", "factor": 8.0}}, "llama3"),
+        ({"rope_parameters": {"rope_type": "yarn", "rope_theta": 1e4}}, "yarn"),
+        ({"sliding_window": 4096}, "sliding_window"),
+        ({"hidden_act": "gelu"}, "gelu"),
+        ({"quantization_config": {"quant_method": "fp8"}}, "fp8"),
+        ({"num_attention_heads": 0}, "num_attention_heads"),
+        ({"num_attention_heads": 5, "num_key_value_heads": 5}, "q_proj"),
+        ({"eagle_config": {"eagle_aux_hidden_state_layer_ids": [1, 1, 3]}}, "[1, 1, 3]"),
+        ({"eagle_config": {"eagle_aux_hidden_state_layer_ids": [1, 3]}, "target_hidden_size": H}, "fc.weight"),
+    ],
+)
+def test_unsupported_configs_are_refused_by_name(tmp_path, changes, part):
+    with pytest.raises(CheckpointError) as error:
+        load_checkpoint(write(tmp_path, **changes))
+    assert part in str(error.value)
+
+
+@pytest.mark.parametrize(
+    ("changes", "part"),
+    [
+        ({"d2t": torch.zeros(VD, dtype=torch.int64)}, "t2d marks"),
+        ({"d2t": torch.zeros(VD, dtype=torch.int64), "t2d": None}, "never mapped"),
+        ({"d2t": TARGET_IDS + V, "t2d": None}, "outside the vocabulary"),
+        ({"d2t": -torch.arange(VD), "t2d": None}, "two draft ids"),
+        ({"d2t": None}, "missing: d2t"),
+        ({"d2t": torch.zeros(VD)}, "wrong dtype: d2t"),
+        ({"d2t": torch.zeros(VD + 1, dtype=torch.int64)}, "misshapen: d2t"),
+        ({"t2d": torch.ones(V, dtype=torch.bool)}, "t2d marks 40 tokens"),
+        ({"fc__weight": torch.zeros(H, 3 * H, dtype=torch.int8)}, "wrong dtype: fc.weight"),
+        ({"fc__weight": torch.zeros(H, 3 * H + 1)}, "fc.weight"),
+        ({"fc__weight": None}, "missing: fc.weight"),
+        ({"lm_head__weight": None}, "missing: lm_head.weight"),
+        ({"midlayer__hidden_norm__weight": None}, "missing: layers.0.hidden_norm.weight"),
+        ({"layers__1__mlp__up_proj__weight": torch.zeros(2, 2)}, "unknown: layers.1.mlp.up_proj.weight"),
+    ],
+)
+def test_bad_tensors_are_refused_by_name(tmp_path, changes, part):
+    with pytest.raises(CheckpointError) as error:
+        load_checkpoint(write(tmp_path, tensors(**changes)))
+    assert part in str(error.value)
+
+
+def test_paths_that_are_no_checkpoint(tmp_path):
+    with pytest.raises(CheckpointError, match="does not exist"):
+        load_checkpoint(tmp_path / "nowhere")
+    with pytest.raises(CheckpointError, match="no config.json"):
+        load_checkpoint(tmp_path)
+    (tmp_path / "config.json").write_text("{")
+    with pytest.raises(CheckpointError, match="not JSON"):
+        load_checkpoint(tmp_path)
+    with pytest.raises(CheckpointError, match="is a file"):
+        load_checkpoint(tmp_path / "config.json")
+    (tmp_path / "config.json").write_text(json.dumps(config()))
+    (tmp_path / "pytorch_model.bin").write_bytes(b"")
+    with pytest.raises(CheckpointError, match=r"pytorch_model\.bin.*convert"):
+        load_checkpoint(tmp_path)
+    (tmp_path / "model.safetensors").write_bytes(b"not one")
+    with pytest.raises(CheckpointError, match="no safetensors file"):
+        load_checkpoint(tmp_path)
