@@ -1,4 +1,7 @@
-"""The round loop: draft, verify, keep the accepted prefix, extend the drafter with the target's features. Greedy, batch 1."""
+"""The round loop: draft, verify, keep the accepted prefix, extend the drafter with the target's features.
+
+Greedy, batch 1.
+"""
 
 from __future__ import annotations
 
@@ -152,7 +155,7 @@ class SpeculativeDecoder:
         self._finish_reason = run.finish_reason
 
     def _extend_prompt(self, prompt: torch.Tensor, first: torch.Tensor) -> None:
-        """Row t pairs the features of position t with the token of position t + 1; the last row takes the first sampled."""
+        """Row t pairs the features of position t with the token of position t + 1, the last row with the first sampled."""
         self.drafter.reset()
         rows = prompt.shape[0]
         row_offsets = torch.tensor([0, rows], device=prompt.device)
@@ -246,8 +249,8 @@ def first_divergence(
 ) -> Divergence | None:
     """The first difference of two generated texts of the prompt `input_ids`, or None when they are equal.
 
-    The logits come from one prefill of the prompt and the common prefix, so they may differ from either run's own by the
-    rounding of the target's dtype: a gap of that size is a tie, anything larger a bug.
+    The logits come from one prefill of the prompt and the common prefix, so they may differ from either run's own by
+    the rounding of the target's dtype: a gap of that size is a tie, anything larger a bug.
     """
     if list(a) == list(b):
         return None

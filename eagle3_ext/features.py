@@ -1,7 +1,7 @@
 """From the target's layers to the drafter's features: which states, the packed buffer, and the hooks that fill it.
 
-Boundary 0 is the embedding output, boundary i + 1 the output of decoder layer i, boundary n the last layer's output before
-the final norm. Nothing else in this project numbers layers.
+Boundary 0 is the embedding output, boundary i + 1 the output of decoder layer i, boundary n the last layer's output
+before the final norm. Nothing else in this project numbers layers.
 """
 
 from __future__ import annotations
@@ -46,7 +46,7 @@ class CapturePlan:
         if self.boundaries[0] < 0 or any(a >= b for a, b in zip(self.boundaries, self.boundaries[1:])):
             raise BoundaryError(f"boundaries must be >= 0, distinct and ascending, got {self.boundaries}")
         if self.final_norm and len(self.boundaries) != 1:
-            raise BoundaryError(f"final_norm captures one state, after the last layer; got boundaries {self.boundaries}")
+            raise BoundaryError(f"final_norm captures the one state after the last layer; got {self.boundaries}")
 
     @property
     def width(self) -> int:
@@ -79,8 +79,8 @@ def _chosen_boundaries(config: DrafterConfig, num_layers: int, boundaries: Seque
         return config.boundaries
     if config.num_states != 3:
         raise BoundaryError(
-            f"the drafter's file names no layers and fuses {config.num_states} states; the default (2, n//2, n-3) has 3. "
-            "Pass boundaries=."
+            f"the drafter's file names no layers and fuses {config.num_states} states; "
+            "the default (2, n//2, n-3) has 3. Pass boundaries=."
         )
     return (2, num_layers // 2, num_layers - 3)
 
@@ -105,7 +105,7 @@ def resolve_plan(
             f"boundaries {outside} of {tuple(chosen)} are outside [0, {num_layers}]; the target has {num_layers} layers"
         )
     if len(set(chosen)) != len(chosen):
-        raise BoundaryError(f"boundaries {tuple(chosen)} repeat (target of {num_layers} layers); pass distinct boundaries=")
+        raise BoundaryError(f"boundaries {tuple(chosen)} repeat on a target of {num_layers} layers; pass distinct ones")
     if chosen != sorted(chosen):
         warnings.warn(
             f"boundaries {tuple(chosen)} are not ascending; captured and fused as {tuple(sorted(chosen))}, "
@@ -172,7 +172,7 @@ class Features:
     def write(self, slot: int, hidden: torch.Tensor) -> None:
         """Copies one captured state [..., H] into columns slot*H .. (slot+1)*H of this forward's rows.
 
-        Raises FeatureWidthError for another width than H, and for another number of rows than the forward's first state.
+        Raises FeatureWidthError for another width than H, or another number of rows than the forward's first state.
         """
         name = boundary_name(self.plan.boundaries[slot])
         if hidden.shape[-1] != self.plan.hidden_size:
@@ -180,9 +180,10 @@ class Features:
                 f"{name} has width {hidden.shape[-1]}; the plan expects {self.plan.hidden_size} ({self.plan})"
             )
         state = hidden.detach().reshape(-1, self.plan.hidden_size)
-        if self._arrived and state.shape[0] != self._end_row - self._first_row:
+        first_rows = self._end_row - self._first_row
+        if self._arrived and state.shape[0] != first_rows:
             raise FeatureWidthError(
-                f"{name} has {state.shape[0]} rows; the first state of this forward had {self._end_row - self._first_row}"
+                f"{name} has {state.shape[0]} rows; the first state of this forward had {first_rows}"
             )
         self._end_row = self._first_row + state.shape[0]
         buffer = self._reserve(self._end_row, state)
@@ -207,8 +208,8 @@ class Features:
             if low < -1 or high >= self._end_row:
                 wrong = low if low < -1 else high
                 raise IndexError(
-                    f"features row {wrong} was not written by this forward (generation {self.generation} holds rows 0 to "
-                    f"{self._end_row - 1}; -1 is padding): the row is stale or belongs to another forward"
+                    f"features row {wrong} was not written by this forward (generation {self.generation} holds rows 0 "
+                    f"to {self._end_row - 1}; -1 is padding): the row is stale or belongs to another forward"
                 )
         return torch.ops.eagle3_ext.gather_concat([features], rows.to(features.device), check=False)
 
@@ -242,7 +243,7 @@ class Features:
         if not missing:
             return
         if not self._arrived:
-            raise BoundaryError(f"the features hold no forward yet (this plan {self.plan}): run the target under capture")
+            raise BoundaryError(f"the features hold no forward yet (the plan {self.plan}); run the target under capture")
         names = ", ".join(f"boundary {boundary} ({boundary_name(boundary)})" for boundary in missing)
         raise BoundaryError(f"the last forward (generation {self.generation}) did not deliver {names}")
 
@@ -288,7 +289,7 @@ class CaptureHooks:
 def capture(model: torch.nn.Module, plan: CapturePlan, *, append: bool = False) -> Iterator[Features]:
     """Captures the plan's states of every forward of `model` inside the block into one packed buffer.
 
-    `model` is any transformers causal LM. The features stay readable after the block. See `Features` and `CaptureHooks`.
+    `model` is any transformers causal LM. The features stay readable after the block. See `Features`, `CaptureHooks`.
     """
     with CaptureHooks(model, plan).attach(Features(plan, append=append)) as features:
         yield features

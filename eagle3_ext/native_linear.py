@@ -1,9 +1,9 @@
 """Row-invariant linears for a CPU target: every `torch.nn.Linear` runs `torch.ops.eagle3_ext.skinny_linear`.
 
 Greedy speculation is lossless only when a token's logits do not depend on how many tokens share its forward. In fp32 a
-difference of 1e-7 never meets a tie; in bf16 two logits are exactly equal in 2-5 % of positions, and torch's one-row and
-four-row kernels round differently on some processors. `skinny_linear` computes each row alone, bit for bit. On processors
-without AVX-512 it also avoids torch's bf16 GEMM, which is ten times slower there.
+difference of 1e-7 hardly ever meets a tie; in bf16 two logits are exactly equal in 2-5 % of positions, and torch's
+one-row and four-row kernels round differently on some processors. `skinny_linear` computes each row alone, bit for bit.
+On processors without AVX-512 it also avoids torch's bf16 GEMM, which is ten times slower there.
 """
 
 from __future__ import annotations
@@ -12,10 +12,10 @@ from types import TracebackType
 
 import torch
 
-# The op is row-invariant by contract up to this many rows; more rows are a GEMM, whose rounding may depend on their number.
+# Up to this many rows the op is row-invariant by contract; more are a GEMM, whose rounding may depend on their number.
 SKINNY_ROWS = 8
-# Forwards up to this size are verifications, computed in blocks of SKINNY_ROWS. Larger ones are prefills, which plain and
-# speculative decoding run with identical shapes, so that they need no invariance and get the GEMM.
+# Forwards up to this size may be verifications and are computed in blocks of SKINNY_ROWS. Larger ones are prefills, which
+# plain and speculative decoding run with identical shapes: they need no invariance and get the GEMM.
 MAX_INVARIANT_ROWS = 32
 
 
@@ -34,8 +34,8 @@ class NativeLinears:
     """The model's linears, found once and switched as often as needed: `with linears: model(...)`.
 
     Only the `forward` of plain `torch.nn.Linear` modules is replaced, on the instance and inside the block; subclasses
-    (quantised, adapters) keep their own. Weights are neither copied nor changed. Blocks may be nested; one model must not
-    be switched from two threads at once.
+    (quantised, adapters) keep their own. Weights are neither copied nor changed. Blocks may be nested; one model must
+    not be switched from two threads at once.
     """
 
     def __init__(self, model: torch.nn.Module):
@@ -50,7 +50,7 @@ class NativeLinears:
         self._saved: list[list] = []
 
     def __enter__(self) -> NativeLinears:
-        # Written to the instance dictionary directly: nn.Module.__setattr__ would cost 0.5 ms per forward at 200 linears.
+        # Straight into the instance dictionary: nn.Module.__setattr__ would add its checks to every linear and forward.
         self._saved.append([attributes.get("forward") for attributes, _ in self._modules])
         for attributes, forward in self._modules:
             attributes["forward"] = forward

@@ -44,9 +44,9 @@ class Target(Protocol):
 class TransformersTarget:
     """A transformers (>=5.19, <6) causal LM as a `Target`.
 
-    Bit-stable mode is what makes plain and speculative decoding agree token by token in bf16: `cache="static"` (one fixed
-    attended length, the same `max_length` in both modes) and row-invariant linears. `cache="dynamic"` grows with the text
-    and is enough in fp32, where nothing ties.
+    Bit-stable mode is what makes plain and speculative decoding agree token by token in bf16: `cache="static"` (one
+    fixed attended length, the same `max_length` in both modes) and row-invariant linears. `cache="dynamic"` grows with
+    the text and is enough in fp32, where nothing ties.
     """
 
     def __init__(
@@ -115,13 +115,15 @@ class TransformersTarget:
             self._cache.reset()
         else:
             config = self.model.config
-            static = self._cache_kind == "static"
-            self._cache = StaticCache(config=config, max_cache_len=self.max_length) if static else DynamicCache(config=config)
+            if self._cache_kind == "static":
+                self._cache = StaticCache(config=config, max_cache_len=self.max_length)
+            else:
+                self._cache = DynamicCache(config=config)
             if not self._cache.is_croppable:
                 kinds = sorted({type(layer).__name__ for layer in self._cache.layers if not layer.is_croppable})
                 raise ValueError(
-                    f"the {self._cache_kind} cache of {type(self.model).__name__} cannot be rolled back ({', '.join(kinds)}): "
-                    'rejected drafts would stay in it. Try cache="dynamic"'
+                    f"the {self._cache_kind} cache of {type(self.model).__name__} cannot be rolled back "
+                    f"({', '.join(kinds)}): rejected drafts would stay in it. Try the other cache, \"static\" or \"dynamic\""
                 )
             self._cache.activate_past_recording()
         self.length = 0

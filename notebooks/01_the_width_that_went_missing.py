@@ -31,7 +31,6 @@ from IPython.display import display
 
 import eagle3_ext as e3
 from eagle3_ext import demo, plot
-from eagle3_ext.checkpoint import Checkpoint, DrafterConfig
 
 sys.path.insert(0, os.path.join(os.path.dirname(e3.__file__), "..", "tests"))
 from faults import DecodeOnlyFault

@@ -1,4 +1,6 @@
-"""The round loop: its text is the target's own greedy text, whatever the drafter proposes, and it feeds the drafter right."""
+"""The round loop: its text is the target's own, whatever the drafter proposes, and it feeds the drafter right."""
+
+import functools
 
 import pytest
 import torch
@@ -14,6 +16,7 @@ PLAN = CapturePlan((0, 2, LAYERS), H)
 NO_EOS = ()
 
 
+@functools.cache  # not module fixtures: those run before conftest's one_thread
 def make_model(dtype=torch.float32):
     torch.manual_seed(0)
     config = LlamaConfig(
@@ -30,7 +33,7 @@ def make_model(dtype=torch.float32):
     return LlamaForCausalLM(config).eval().to(dtype)
 
 
-@pytest.fixture(scope="module")
+@pytest.fixture
 def model():
     return make_model()
 
@@ -81,11 +84,23 @@ class ScriptedDrafter:
         return Draft(proposal[:right] + wrong)
 
 
-@pytest.fixture(scope="module")
-def story(model):
-    """A prompt of several tokens and its plain greedy continuation of 30."""
+@functools.cache
+def plain_texts(cache):
+    """20 prompts with their plain greedy continuations of 12 + 7 tokens: drafts reach beyond the end."""
+    target = TransformersTarget(make_model(), cache=cache, max_length=MAX_LENGTH)
+    return [(prompt, greedy_decode(target, prompt, 19, NO_EOS).tokens) for prompt in prompts(20)]
+
+
+@functools.cache
+def told():
     prompt = prompts(3)[2]
-    return prompt, greedy_decode(TransformersTarget(model, max_length=MAX_LENGTH), prompt, 30, NO_EOS).tokens
+    return prompt, greedy_decode(TransformersTarget(make_model(), max_length=MAX_LENGTH), prompt, 30, NO_EOS).tokens
+
+
+@pytest.fixture
+def story():
+    """A prompt of several tokens and its plain greedy continuation of 30."""
+    return told()
 
 
 def random_right(seed, most):
@@ -107,16 +122,10 @@ class RandomDrafter(ScriptedDrafter):
 # ---- losslessness
 
 
-@pytest.fixture(scope="module", params=["static", "dynamic"])
-def plain_texts(request, model):
-    """The cache kind, and 20 prompts with their plain greedy continuations of 12 + 7 tokens: drafts reach beyond the end."""
-    target = TransformersTarget(model, cache=request.param, max_length=MAX_LENGTH)
-    return request.param, [(prompt, greedy_decode(target, prompt, 19, NO_EOS).tokens) for prompt in prompts(20)]
-
-
 @pytest.mark.parametrize("depth", [1, 3, 7])
-def test_twenty_prompts_are_token_identical_to_plain_decoding(model, plain_texts, depth):
-    cache, texts = plain_texts
+@pytest.mark.parametrize("cache", ["static", "dynamic"])
+def test_twenty_prompts_are_token_identical_to_plain_decoding(model, cache, depth):
+    texts = plain_texts(cache)
     target = TransformersTarget(model, PLAN, cache=cache, max_length=MAX_LENGTH)
     accepted = set()
     for index, (prompt, text) in enumerate(texts):
@@ -133,7 +142,7 @@ def test_bf16_is_lossless_bit_by_bit_in_bit_stable_mode(depth):
     model = make_model(torch.bfloat16)
     plain = TransformersTarget(model, max_length=MAX_LENGTH)
     target = TransformersTarget(model, PLAN, max_length=MAX_LENGTH)
-    for index, prompt in enumerate(prompts(4)):
+    for index, prompt in enumerate(prompts(3)):
         text = greedy_decode(plain, prompt, 20 + depth, NO_EOS).tokens
         oracle = ScriptedDrafter(prompt + text, random_right(index, depth))
         assert SpeculativeDecoder(target, oracle, depth).generate(prompt, 20, NO_EOS).tokens == text[:20]
