@@ -24,6 +24,7 @@ eagle3::FeatureNorm feature_norm(const std::string& name) {
 // Reads an eagle3_ext.checkpoint.DrafterConfig, whose fields have these names.
 DrafterSizes sizes_of(const py::object& config) {
   const auto integer = [&](const char* name) { return config.attr(name).cast<int64_t>(); };
+  const auto boolean = [&](const char* name) { return config.attr(name).cast<bool>(); };
   DrafterSizes sizes{};
   sizes.hidden_size = integer("hidden_size");
   sizes.target_hidden_size = integer("target_hidden_size");
@@ -38,8 +39,11 @@ DrafterSizes sizes_of(const py::object& config) {
   sizes.logit_scale = config.attr("logit_scale").cast<double>();
   sizes.fused = config.attr("fusion").cast<std::string>() == "fc";
   sizes.feature_norm = feature_norm(config.attr("feature_norm").cast<std::string>());
-  sizes.norm_before_residual = config.attr("norm_before_residual").cast<bool>();
-  sizes.norm_output = config.attr("norm_output").cast<bool>();
+  sizes.fc_bias = boolean("fc_bias");
+  sizes.has_hidden_norm = boolean("has_hidden_norm");
+  sizes.has_final_norm = boolean("has_final_norm");
+  sizes.norm_before_residual = boolean("norm_before_residual");
+  sizes.norm_output = boolean("norm_output");
   return sizes;
 }
 

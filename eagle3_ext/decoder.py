@@ -155,7 +155,7 @@ class SpeculativeDecoder:
         self._finish_reason = run.finish_reason
 
     def _extend_prompt(self, prompt: torch.Tensor, first: torch.Tensor) -> None:
-        """Row t pairs the features of position t with the token of position t + 1, the last row with the first sampled."""
+        """Row t pairs the features of position t with the token of position t + 1, the last with the first sampled."""
         self.drafter.reset()
         rows = prompt.shape[0]
         row_offsets = torch.tensor([0, rows], device=prompt.device)

@@ -243,7 +243,7 @@ class Features:
         if not missing:
             return
         if not self._arrived:
-            raise BoundaryError(f"the features hold no forward yet (the plan {self.plan}); run the target under capture")
+            raise BoundaryError(f"the features hold no forward yet ({self.plan}): run the target under capture")
         names = ", ".join(f"boundary {boundary} ({boundary_name(boundary)})" for boundary in missing)
         raise BoundaryError(f"the last forward (generation {self.generation}) did not deliver {names}")
 

@@ -14,8 +14,8 @@ import torch
 
 # Up to this many rows the op is row-invariant by contract; more are a GEMM, whose rounding may depend on their number.
 SKINNY_ROWS = 8
-# Forwards up to this size may be verifications and are computed in blocks of SKINNY_ROWS. Larger ones are prefills, which
-# plain and speculative decoding run with identical shapes: they need no invariance and get the GEMM.
+# Forwards up to this size may be verifications and are computed in blocks of SKINNY_ROWS. Larger ones are prefills,
+# which plain and speculative decoding run with identical shapes: they need no invariance and get the GEMM.
 MAX_INVARIANT_ROWS = 32
 
 

@@ -123,7 +123,7 @@ class TransformersTarget:
                 kinds = sorted({type(layer).__name__ for layer in self._cache.layers if not layer.is_croppable})
                 raise ValueError(
                     f"the {self._cache_kind} cache of {type(self.model).__name__} cannot be rolled back "
-                    f"({', '.join(kinds)}): rejected drafts would stay in it. Try the other cache, \"static\" or \"dynamic\""
+                    f"({', '.join(kinds)}): rejected drafts would stay in it. Try the other cache kind"
                 )
             self._cache.activate_past_recording()
         self.length = 0

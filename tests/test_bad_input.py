@@ -18,8 +18,8 @@ OPS = sorted({case.op for case in CASES})
 def good(op: str) -> Inputs:
     """Two rows or more in plain layout, with every optional tensor given where the op has a case with it."""
     cases = [case for case in cases_of(op) if case.rows >= 2 and case.layout != "strided"]
-    given = [(sum(isinstance(v, Tensor) for v in case.inputs().values()), case) for case in cases]
-    return max(given, key=lambda pair: pair[0])[1].inputs()
+    candidates = [case.inputs() for case in cases]
+    return max(candidates, key=lambda inputs: sum(isinstance(v, Tensor) or bool(v) for v in inputs.values()))
 
 
 def call(op: str, inputs: Inputs) -> object:

@@ -30,7 +30,7 @@ DType dtype_of(const at::Tensor& tensor) {
 
 void Rows::close_group(int64_t cache_start, int64_t cache_length) {
   if (row_offsets.empty()) row_offsets.push_back(0);
-  row_offsets.push_back(size());
+  row_offsets.push_back(static_cast<int64_t>(slots.size()));  // tokens may hold the rows of later groups already
   cache_starts.push_back(cache_start);
   cache_lengths.push_back(cache_length);
 }

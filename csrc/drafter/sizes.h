@@ -17,6 +17,7 @@ struct DrafterSizes {
   double eps, logit_scale;
   bool fused;  // false: the features are the drafter's input (no fc)
   FeatureNorm feature_norm;
+  bool fc_bias, has_hidden_norm, has_final_norm;
   bool norm_before_residual, norm_output;
 
   int64_t features_width() const { return num_states * target_hidden_size; }

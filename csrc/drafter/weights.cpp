@@ -11,14 +11,8 @@ class Reader {
   explicit Reader(const WeightsByName& named) : named_(named) {}
 
   at::Tensor required(const std::string& name, at::IntArrayRef shape) {
-    at::Tensor tensor = optional(name, shape);
-    TORCH_CHECK_VALUE(tensor.defined(), "the drafter needs ", name, " ", shape, ", which is missing");
-    return tensor;
-  }
-
-  at::Tensor optional(const std::string& name, at::IntArrayRef shape) {
     const auto found = named_.find(name);
-    if (found == named_.end()) return {};
+    TORCH_CHECK_VALUE(found != named_.end(), "the drafter needs ", name, " ", shape, ", which is missing");
     const at::Tensor& tensor = found->second;
     TORCH_CHECK_VALUE(tensor.sizes() == shape, name, " is ", tensor.sizes(), ", expected ", shape);
     TORCH_CHECK_VALUE(tensor.device().is_cpu(), name, " is on ", tensor.device(), "; the drafter runs on the CPU");
@@ -36,7 +30,7 @@ void read_fusion(const DrafterSizes& sizes, Reader& reader, DrafterWeights& weig
   const int64_t h = sizes.hidden_size, width = sizes.features_width();
   if (sizes.fused) {
     weights.fc = reader.required("fc.weight", {h, width});
-    weights.fc_bias = reader.optional("fc.bias", {h});
+    if (sizes.fc_bias) weights.fc_bias = reader.required("fc.bias", {h});
   }
   if (sizes.feature_norm == FeatureNorm::kWhole) {
     weights.feature_norms.push_back(reader.required("input_norm.weight", {width}));
@@ -53,7 +47,7 @@ void read_layer(const DrafterSizes& sizes, Reader& reader, DrafterWeights& weigh
   const int64_t h = sizes.hidden_size, i = sizes.intermediate_size;
   const int64_t kv_width = sizes.num_kv_heads * sizes.head_dim;
   weights.embed_norm = reader.required(layer + "input_layernorm.weight", {h});
-  weights.hidden_norm = reader.optional(layer + "hidden_norm.weight", {h});
+  if (sizes.has_hidden_norm) weights.hidden_norm = reader.required(layer + "hidden_norm.weight", {h});
   weights.mlp_norm = reader.required(layer + "post_attention_layernorm.weight", {h});
   weights.qkv = at::cat({reader.required(attention + "q_proj.weight", {sizes.q_width(), 2 * h}),
                          reader.required(attention + "k_proj.weight", {kv_width, 2 * h}),
@@ -89,7 +83,7 @@ DrafterWeights DrafterWeights::from_names(const DrafterSizes& sizes, const Weigh
   read_fusion(sizes, reader, weights);
   read_layer(sizes, reader, weights);
   weights.embedding = reader.required("embed_tokens.weight", {sizes.vocab_size, sizes.hidden_size});
-  weights.final_norm = reader.optional("norm.weight", {sizes.hidden_size});
+  if (sizes.has_final_norm) weights.final_norm = reader.required("norm.weight", {sizes.hidden_size});
   weights.head = reader.required("lm_head.weight", {sizes.draft_vocab_size, sizes.hidden_size});
   weights.target_ids = read_target_ids(sizes, named);
 

@@ -13,7 +13,7 @@ namespace eagle3 {
 
 using WeightsByName = std::unordered_map<std::string, at::Tensor>;
 
-// Undefined tensors are absent ones; which may be absent says DrafterSizes (fc, feature_norms) or the file itself.
+// Undefined tensors are absent ones; DrafterSizes says which.
 struct DrafterWeights {
   at::Tensor fc, fc_bias;                 // [h, K*H], [h]
   std::vector<at::Tensor> feature_norms;  // none, one of [K*H], or K of [H]
