@@ -22,8 +22,8 @@
 import os
 import sys
 
-PROMPTS = int(os.environ.get("EAGLE3_NB_PROMPTS", "20"))
-NEW_TOKENS = int(os.environ.get("EAGLE3_NB_TOKENS", "48"))
+PROMPTS = int(os.environ.get("EAGLE3_NB_PROMPTS", "6"))
+NEW_TOKENS = int(os.environ.get("EAGLE3_NB_TOKENS", "32"))
 
 # %%
 import torch
