@@ -27,7 +27,6 @@ NEW_TOKENS = int(os.environ.get("EAGLE3_NB_TOKENS", "32"))
 
 # %%
 import torch
-from IPython.display import display
 
 import eagle3_ext as e3
 from eagle3_ext import demo, plot
@@ -119,7 +118,7 @@ for name, s in stats.items():
 
 # %%
 rates = {name: s.acceptance_per_position for name, s in stats.items()}
-display(plot.acceptance_bars(rates, "The same drafter, fed three ways"))
+_ = plot.acceptance_bars(rates, "The same drafter, fed three ways")
 
 # %% [markdown]
 # ## The claim, checked

@@ -25,6 +25,10 @@ def main() -> None:
         nbclient.NotebookClient(notebook, timeout=3600, resources={"metadata": {"path": str(NOTEBOOKS)}}).execute()
         for cell in notebook.cells:
             cell.metadata.pop("execution", None)  # timestamps would make every run a diff
+            # Warnings of other packages carry paths of the machine that ran them.
+            kept = [output for output in cell.get("outputs", []) if output.get("name") != "stderr"]
+            if cell.cell_type == "code":
+                cell.outputs = kept
         jupytext.write(notebook, path.with_suffix(".ipynb"))
 
 
