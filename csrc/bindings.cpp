@@ -1,7 +1,6 @@
 // The Python module `_C`: the native drafter and the CPU level. Ops are not here; they register with the dispatcher.
-#include <torch/csrc/utils/pybind.h>
-
 #include <pybind11/stl.h>
+#include <torch/csrc/utils/pybind.h>
 
 #include "cpu/dispatch.h"
 #include "drafter/drafter.h"
@@ -64,8 +63,9 @@ void translate(std::exception_ptr error) {
 
 PYBIND11_MODULE(_C, m) {
   py::register_local_exception_translator(translate);
-  m.def("cpu_level", [] { return std::string(eagle3::cpu::level_name()); },
-        "The instruction set the CPU kernels use: plain, avx2, avx512 or avx512_bf16.");
+  m.def(
+      "cpu_level", [] { return std::string(eagle3::cpu::level_name()); },
+      "The instruction set the CPU kernels use: plain, avx2, avx512 or avx512_bf16.");
 
   py::class_<Drafter>(m, "Drafter")
       .def(py::init([](const py::object& config, const eagle3::WeightsByName& weights, int64_t max_batch,
@@ -73,18 +73,20 @@ PYBIND11_MODULE(_C, m) {
              return std::make_unique<Drafter>(sizes_of(config), weights, max_batch, max_length);
            }),
            py::arg("config"), py::arg("weights"), py::arg("max_batch"), py::arg("max_length"))
-      .def("extend",
-           [](Drafter& drafter, at::Tensor features, at::Tensor tokens, at::Tensor positions, at::Tensor row_offsets,
-              std::optional<at::Tensor> sequences, std::optional<at::Tensor> token_embeddings) {
-             drafter.extend({features, tokens, positions, row_offsets, sequences, token_embeddings});
-           },
-           NoGil())
-      .def("draft",
-           [](Drafter& drafter, int64_t num_tokens) {
-             eagle3::DraftTokens draft = drafter.draft(num_tokens);
-             return std::make_tuple(draft.tokens, draft.lengths, draft.log_probs);
-           },
-           NoGil())
+      .def(
+          "extend",
+          [](Drafter& drafter, at::Tensor features, at::Tensor tokens, at::Tensor positions, at::Tensor row_offsets,
+             std::optional<at::Tensor> sequences, std::optional<at::Tensor> token_embeddings) {
+            drafter.extend({features, tokens, positions, row_offsets, sequences, token_embeddings});
+          },
+          NoGil())
+      .def(
+          "draft",
+          [](Drafter& drafter, int64_t num_tokens) {
+            eagle3::DraftTokens draft = drafter.draft(num_tokens);
+            return std::make_tuple(draft.tokens, draft.lengths, draft.log_probs);
+          },
+          NoGil())
       .def("reset", &Drafter::reset)
       .def("truncate", &Drafter::truncate)
       .def_property_readonly("lengths", &Drafter::lengths)

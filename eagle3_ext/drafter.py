@@ -1,4 +1,4 @@
-"""The drafter as Python sees it: two doors, `extend` for features and `draft` for tokens, over the native `_C.Drafter`."""
+"""The drafter as Python sees it: two doors, `extend` for features and `draft` for tokens, over `_C.Drafter`."""
 
 from __future__ import annotations
 
@@ -88,7 +88,7 @@ class Drafter:
         max_batch: int = 1,
         max_length: int | None = None,
     ) -> Drafter:
-        """Loads the checkpoint folder `path`; see `from_checkpoint`. Raises CheckpointError as `load_checkpoint` does."""
+        """Loads the checkpoint folder `path`; see `from_checkpoint`. Raises what `load_checkpoint` raises, too."""
         return cls.from_checkpoint(
             load_checkpoint(path),
             model,
@@ -212,7 +212,7 @@ class Drafter:
         if width == state:
             return f"{width} is the width of one hidden state: capture is off, or only one layer reached the concat."
         if width == h:
-            return f"{width} is the drafter's own width: its recurrent hidden stays inside and is never passed to extend."
+            return f"{width} is the drafter's own width: its recurrent hidden stays inside, never passed to extend."
         if width % state == 0:
             return f"{width} is {width // state} hidden states: another number of layers was captured."
         return f"{width} is no multiple of the target's hidden size {state}: the features are another model's."

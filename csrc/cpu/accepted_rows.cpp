@@ -1,7 +1,6 @@
-#include "../core/accept.h"
-
 #include <algorithm>
 
+#include "../core/accept.h"
 #include "rows.h"
 
 namespace eagle3::cpu {

@@ -40,7 +40,7 @@ void argmax_row(const ArgmaxTokensParams& p, int64_t r) {
   if (!p.log_probs) return;
   // A row of -inf has no distribution: NaN, as log_softmax gives.
   p.log_probs[r] = has_winner ? -std::log(kernels.sum_exp(logits, best.value, p.vocab_size))
-                                 : std::numeric_limits<float>::quiet_NaN();
+                              : std::numeric_limits<float>::quiet_NaN();
 }
 
 template <class T>

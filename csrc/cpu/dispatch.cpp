@@ -19,8 +19,8 @@ std::vector<Level> levels() {
   std::vector<Level> all = {{&plain::table, true}};
 #if defined(__x86_64__)
   __builtin_cpu_init();
-  const bool has_avx2 = __builtin_cpu_supports("avx2") && __builtin_cpu_supports("fma") &&
-                        __builtin_cpu_supports("f16c");
+  const bool has_avx2 =
+      __builtin_cpu_supports("avx2") && __builtin_cpu_supports("fma") && __builtin_cpu_supports("f16c");
   const bool has_avx512 = has_avx2 && __builtin_cpu_supports("avx512f") && __builtin_cpu_supports("avx512bw") &&
                           __builtin_cpu_supports("avx512vl") && __builtin_cpu_supports("avx512dq");
   all.push_back({&avx2::table, has_avx2});
@@ -43,8 +43,8 @@ const VectorKernels& choose() {
     best = level.table;
     supported += (supported.empty() ? "" : ", ") + std::string(level.table->name);
   }
-  TORCH_CHECK_VALUE(!wanted || !*wanted, "EAGLE3_CPU=", wanted, known ? ": this CPU lacks that level" : " is no CPU level",
-                    "; this CPU runs ", supported);
+  TORCH_CHECK_VALUE(!wanted || !*wanted, "EAGLE3_CPU=", wanted,
+                    known ? ": this CPU lacks that level" : " is no CPU level", "; this CPU runs ", supported);
   return *best;
 }
 

@@ -1,4 +1,4 @@
-// How CPU ops walk over rows: byte addresses from element strides, indices of either width, threads only where they pay.
+// How CPU ops walk over rows: addresses from element strides, indices of either width, threads only where they pay.
 #pragma once
 
 #include <ATen/Parallel.h>

@@ -19,8 +19,8 @@ void skinny_linear(const SkinnyLinearParams& p) {
     for (int64_t m = 0; m < p.m; m += kLinearBlockTokens) {
       kernels.linear({packed + m * packed_bytes, advance(p.weight, row * p.k, p.dtype),
                       p.bias ? advance(p.bias, row, p.dtype) : nullptr, advance(p.y, m * p.n + row, p.dtype),
-                      std::min<int64_t>(kLinearBlockTokens, p.m - m),
-                      std::min<int64_t>(kLinearBlockRows, p.n - row), p.k, p.n});
+                      std::min<int64_t>(kLinearBlockTokens, p.m - m), std::min<int64_t>(kLinearBlockRows, p.n - row),
+                      p.k, p.n});
     }
   });
 }

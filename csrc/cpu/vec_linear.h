@@ -1,7 +1,7 @@
 // The linear block of one CPU level: dot products of weight rows with a few x rows.
 //
-// Row-invariance: output (m, n) is one vector accumulator that walks k in chunks from 0 up and is reduced once, whatever
-// the register block, tile or number of rows. Tiling only parks the accumulator in memory between tiles.
+// Row-invariance: output (m, n) is one vector accumulator that walks k in chunks from 0 up and is reduced once,
+// whatever the register block, tile or number of rows. Tiling only parks the accumulator in memory between tiles.
 #pragma once
 
 #include "vec.h"
@@ -42,7 +42,7 @@ struct Dot<BF16> {
 };
 #endif
 
-// Bytes a weight row is fetched ahead: about one memory latency at full bandwidth.
+// Bytes a weight row is fetched ahead; 2 KB measured best with four rows of x, and no worse with one.
 constexpr int64_t kPrefetchBytes = 2048;
 // k per tile with several x rows: the x tile stays in L1 while the block's weight rows pass by.
 constexpr int64_t kTile = 1024;
@@ -79,7 +79,7 @@ static void accumulate(const T* w, const typename Dot<T>::X* x, int64_t k, int64
 
 // Weight rows per register block: R * M accumulators, the weight chunk and x must fit the registers.
 template <int M>
-constexpr int kRegisterRows = kLanes == 16 ? 4 : M <= 2 ? 4 : 2;
+constexpr int kRegisterRows = kLanes == 16 || M <= 2 ? 4 : 2;
 
 template <class T, int M>
 static void accumulate_rows(const LinearBlock& p, const typename Dot<T>::X* x, int64_t x_stride, int64_t begin,

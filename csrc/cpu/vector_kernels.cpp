@@ -153,8 +153,8 @@ static void stream_copy(void* out, const void* in, int64_t bytes) {
 
 template <class T>
 constexpr RowKernels kRowKernels = {
-    packed_bytes<T>, pack<T>,     linear<T>,    add<T>,     add_squares<T>,    squares<T>,   scale_gain<T>,
-    silu_mul<T>,     align_floats<T>, rotate<T>, max_value<T>, sum_exp<T>, attention_scratch, attention<T>,
+    packed_bytes<T>, pack<T>,         linear<T>, add<T>,       add_squares<T>, squares<T>,        scale_gain<T>,
+    silu_mul<T>,     align_floats<T>, rotate<T>, max_value<T>, sum_exp<T>,     attention_scratch, attention<T>,
 };
 
 #define EAGLE3_QUOTED(level) #level

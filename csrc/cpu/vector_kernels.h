@@ -1,4 +1,4 @@
-// The row primitives that exist once per CPU level, behind a table of function pointers chosen at run time (dispatch.h).
+// The row primitives that exist once per CPU level, behind a table of function pointers chosen by dispatch.h.
 //
 // Rows are contiguous; n counts elements. Every primitive's result depends on its own row alone, so an op may cut rows
 // among threads as it likes.
@@ -55,7 +55,7 @@ struct RowKernels {
   void (*rotate)(const void* x, const float* cos, const float* sin, void* out, int64_t half);
 
   float (*max)(const void* x, int64_t n);                    // NaN counts as -inf
-  float (*sum_exp)(const void* x, float offset, int64_t n);    // sum of exp(x - offset), NaN left out
+  float (*sum_exp)(const void* x, float offset, int64_t n);  // sum of exp(x - offset), NaN left out
 
   int64_t (*attention_scratch)(int64_t group, int64_t head_dim);
   void (*attention)(const AttentionRow&);
@@ -63,7 +63,7 @@ struct RowKernels {
 
 struct VectorKernels {
   const char* name;
-  RowKernels by_dtype[3];  // indexed by DType
+  RowKernels by_dtype[3];                                         // indexed by DType
   void (*stream_copy)(void* out, const void* in, int64_t bytes);  // past the caches: for outputs larger than they are
 };
 

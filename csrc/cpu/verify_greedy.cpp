@@ -1,5 +1,4 @@
 #include "../core/accept.h"
-
 #include "rows.h"
 
 namespace eagle3::cpu {
@@ -24,8 +23,6 @@ void verify(const VerifyGreedyParams& p) {
 
 }  // namespace
 
-void verify_greedy(const VerifyGreedyParams& p) {
-  p.draft_tokens.is_int32 ? verify<int32_t>(p) : verify<int64_t>(p);
-}
+void verify_greedy(const VerifyGreedyParams& p) { p.draft_tokens.is_int32 ? verify<int32_t>(p) : verify<int64_t>(p); }
 
 }  // namespace eagle3::cpu

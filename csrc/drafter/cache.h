@@ -1,5 +1,5 @@
-// Keys and values of every sequence, flat: slot = sequence * capacity + place. Committed rows come first; a draft's rows
-// follow them and are overwritten by the next extend.
+// Keys and values of every sequence, flat: slot = sequence * capacity + place. Committed rows come first; a
+// draft's rows follow them and are overwritten by the next extend.
 #pragma once
 
 #include <ATen/ATen.h>

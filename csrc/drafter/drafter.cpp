@@ -47,7 +47,8 @@ Choice choose(const at::Tensor& logits, const at::Tensor& target_ids) {
 Drafter::Drafter(const DrafterSizes& sizes, const WeightsByName& weights, int64_t max_batch, int64_t max_length)
     : sizes_(sizes),
       cache_(sizes, max_batch, max_length, options_of(weights)),
-      forward_(sizes, DrafterWeights::from_names(sizes, weights), std::max(max_batch, std::min(kChunkRows, max_length))),
+      forward_(sizes, DrafterWeights::from_names(sizes, weights),
+               std::max(max_batch, std::min(kChunkRows, max_length))),
       kept_s_(at::zeros({max_batch, sizes.hidden_size}, forward_.options())),
       kept_y_(at::zeros_like(kept_s_)),
       kept_position_(max_batch, 0) {}
@@ -59,7 +60,7 @@ void Drafter::check_sequence(int64_t sequence) const {
 
 void Drafter::check_draft(int64_t num_tokens) const {
   TORCH_CHECK_VALUE(num_tokens >= 1, "num_tokens is ", num_tokens, "; a draft has at least one token");
-  TORCH_CHECK_VALUE(ready_, "draft() needs an extend() first: one draft per extend, and none after a reset or truncate");
+  TORCH_CHECK_VALUE(ready_, "draft() needs an extend() first: one draft per extend, none after a reset or truncate");
   const int64_t table = forward_.weights().cos_sin.size(0);
   for (const int64_t sequence : extended_) {
     if (sequence < 0) continue;
@@ -103,7 +104,7 @@ DraftTokens Drafter::draft(int64_t num_tokens) {
     last_logits_ = forward_.head(last_y_);
     const Choice choice = choose(last_logits_, forward_.weights().target_ids);
     for (size_t r = 0; r < active.size(); ++r) {
-      // NaN logits end a sequence's draft, because what follows would be drafted from NaN: it is fed padding from here on.
+      // NaN logits end a sequence's draft: what follows would be drafted from NaN. It is fed padding from here on.
       const bool ended = tokens[r] < 0 || !choice.valid[r];
       tokens[r] = ended ? -1 : choice.tokens[r];
       if (ended) continue;

@@ -1,5 +1,5 @@
-// The native drafter: extend over rows the target has verified, then draft. The two doors of the contract: features enter
-// through extend() only, and the recurrent hidden of the draft steps never leaves.
+// The native drafter: extend over rows the target has verified, then draft. The two doors of the contract: features
+// enter through extend() only, and the recurrent hidden of the draft steps never leaves.
 #pragma once
 
 #include <ATen/ATen.h>
@@ -62,7 +62,7 @@ class Drafter {
   DrafterSizes sizes_;
   KvCache cache_;
   Forward forward_;
-  at::Tensor kept_s_, kept_y_;         // [max_batch, h]: the last extended row of each sequence
+  at::Tensor kept_s_, kept_y_;          // [max_batch, h]: the last extended row of each sequence
   std::vector<int64_t> kept_position_;  // [max_batch]
   std::vector<int64_t> extended_;       // sequences of the last extend() in its order; -1 where it had no rows
   bool ready_ = false;                  // an extend() happened since the last draft()

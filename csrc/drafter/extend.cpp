@@ -22,14 +22,14 @@ std::vector<int64_t> values(const at::Tensor& tensor) {
 }
 
 void check_rows(const at::Tensor& tensor, const char* name, int64_t rows, int64_t width, const at::TensorOptions& own) {
-  TORCH_CHECK_VALUE(tensor.dim() == 2 && tensor.size(0) == rows && tensor.size(1) == width, name, " is ", tensor.sizes(),
-                    ", expected [", rows, ", ", width, "]");
+  TORCH_CHECK_VALUE(tensor.dim() == 2 && tensor.size(0) == rows && tensor.size(1) == width, name, " is ",
+                    tensor.sizes(), ", expected [", rows, ", ", width, "]");
   TORCH_CHECK_VALUE(tensor.scalar_type() == c10::typeMetaToScalarType(own.dtype()), name, " is ", tensor.scalar_type(),
                     ", the drafter is ", own.dtype());
   TORCH_CHECK_VALUE(tensor.device() == own.device(), name, " is on ", tensor.device(), ", the drafter on ",
                     own.device());
-  TORCH_CHECK_VALUE(tensor.stride(1) == 1 || width == 1, name, " must be contiguous in its last dimension, got strides ",
-                    tensor.strides());
+  TORCH_CHECK_VALUE(tensor.stride(1) == 1 || width == 1, name,
+                    " must be contiguous in its last dimension, got strides ", tensor.strides());
 }
 
 }  // namespace
@@ -83,8 +83,8 @@ void Drafter::check_values(const ExtendInput& input, const std::vector<Segment>&
     TORCH_CHECK_INDEX(positions[row] >= 0 && positions[row] < table, "positions[", row, "] is ", positions[row],
                       "; the RoPE table covers [0, ", table, ")");
     const bool known = tokens[row] >= 0 && tokens[row] < sizes_.vocab_size;
-    TORCH_CHECK_INDEX(known || input.token_embeddings, "tokens[", row, "] is ", tokens[row],
-                      "; the vocabulary is [0, ", sizes_.vocab_size, ")");
+    TORCH_CHECK_INDEX(known || input.token_embeddings, "tokens[", row, "] is ", tokens[row], "; the vocabulary is [0, ",
+                      sizes_.vocab_size, ")");
   }
 }
 

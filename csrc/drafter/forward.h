@@ -5,8 +5,8 @@
 
 #include <vector>
 
-#include "cache.h"
 #include "../kernels.h"
+#include "cache.h"
 #include "sizes.h"
 #include "weights.h"
 
@@ -54,7 +54,7 @@ class Forward {
 
   DrafterSizes sizes_;
   DrafterWeights weights_;
-  at::Tensor normed_;                 // [max_rows, K*H], with a feature norm only
+  at::Tensor normed_;                  // [max_rows, K*H], with a feature norm only
   at::Tensor u_, x_, qkv_, attended_;  // [max_rows, h | 2h | (nq + 2*nkv) * d | nq * d]
   at::Tensor hidden_, gate_up_, act_;  // [max_rows, h | 2i | i]
   at::Tensor logits_;                  // [<= max_rows, Vd], grown by head()

@@ -17,7 +17,8 @@ class Reader {
     TORCH_CHECK_VALUE(tensor.sizes() == shape, name, " is ", tensor.sizes(), ", expected ", shape);
     TORCH_CHECK_VALUE(tensor.device().is_cpu(), name, " is on ", tensor.device(), "; the drafter runs on the CPU");
     if (dtype_ == at::kByte) dtype_ = tensor.scalar_type();
-    TORCH_CHECK_VALUE(tensor.scalar_type() == dtype_, name, " is ", tensor.scalar_type(), ", other weights are ", dtype_);
+    TORCH_CHECK_VALUE(tensor.scalar_type() == dtype_, name, " is ", tensor.scalar_type(), ", other weights are ",
+                      dtype_);
     return tensor.detach().contiguous();
   }
 
@@ -53,8 +54,8 @@ void read_layer(const DrafterSizes& sizes, Reader& reader, DrafterWeights& weigh
                          reader.required(attention + "k_proj.weight", {kv_width, 2 * h}),
                          reader.required(attention + "v_proj.weight", {kv_width, 2 * h})});
   weights.o = reader.required(attention + "o_proj.weight", {h, sizes.q_width()});
-  weights.gate_up = at::cat(
-      {reader.required(mlp + "gate_proj.weight", {i, h}), reader.required(mlp + "up_proj.weight", {i, h})});
+  weights.gate_up =
+      at::cat({reader.required(mlp + "gate_proj.weight", {i, h}), reader.required(mlp + "up_proj.weight", {i, h})});
   weights.down = reader.required(mlp + "down_proj.weight", {h, i});
 }
 

@@ -1,7 +1,6 @@
 #include "checks.h"
 
 #include <sstream>
-#include <string>
 
 namespace eagle3 {
 namespace {
@@ -32,28 +31,30 @@ bool rows_are_contiguous(const at::Tensor& t) {
 
 }  // namespace
 
+std::string Arg::label() const { return index_ < 0 ? name_ : name_ + ("[" + std::to_string(index_) + "]"); }
+
 Arg& Arg::shape(at::IntArrayRef expected, const char* meaning) {
   bool same = tensor_.dim() == static_cast<int64_t>(expected.size());
   for (int64_t i = 0; same && i < tensor_.dim(); ++i) same = expected[i] < 0 || expected[i] == tensor_.size(i);
-  TORCH_CHECK_VALUE(same, op_, ": ", name_, " has shape ", tensor_.sizes(), ", expected ",
+  TORCH_CHECK_VALUE(same, op_, ": ", label(), " has shape ", tensor_.sizes(), ", expected ",
                     expectation(expected, meaning));
   return *this;
 }
 
 Arg& Arg::same_device(const Arg& other) {
-  TORCH_CHECK_VALUE(tensor_.device() == other.tensor_.device(), op_, ": ", name_, " is on ", tensor_.device(),
-                    ", expected ", other.tensor_.device(), ", where ", other.name_, " is");
+  TORCH_CHECK_VALUE(tensor_.device() == other.tensor_.device(), op_, ": ", label(), " is on ", tensor_.device(),
+                    ", expected ", other.tensor_.device(), ", where ", other.label(), " is");
   return *this;
 }
 
 Arg& Arg::same_dtype_and_device(const Arg& other) {
-  TORCH_CHECK_VALUE(tensor_.scalar_type() == other.tensor_.scalar_type(), op_, ": ", name_, " has dtype ",
-                    tensor_.scalar_type(), ", expected ", other.tensor_.scalar_type(), " as ", other.name_);
+  TORCH_CHECK_VALUE(tensor_.scalar_type() == other.tensor_.scalar_type(), op_, ": ", label(), " has dtype ",
+                    tensor_.scalar_type(), ", expected ", other.tensor_.scalar_type(), " as ", other.label());
   return same_device(other);
 }
 
 Arg& Arg::of_type(at::ScalarType expected) {
-  TORCH_CHECK_VALUE(tensor_.scalar_type() == expected, op_, ": ", name_, " has dtype ", tensor_.scalar_type(),
+  TORCH_CHECK_VALUE(tensor_.scalar_type() == expected, op_, ": ", label(), " has dtype ", tensor_.scalar_type(),
                     ", expected ", expected);
   return *this;
 }
@@ -61,13 +62,13 @@ Arg& Arg::of_type(at::ScalarType expected) {
 Arg& Arg::writable_rows() {
   const int64_t row = tensor_.size(0) > 0 ? tensor_.numel() / tensor_.size(0) : 0;
   const bool overlap = tensor_.size(0) > 1 && tensor_.stride(0) < row;
-  TORCH_CHECK_VALUE(rows_are_contiguous(tensor_) && !overlap, op_, ": ", name_, " has strides ", tensor_.strides(),
+  TORCH_CHECK_VALUE(rows_are_contiguous(tensor_) && !overlap, op_, ": ", label(), " has strides ", tensor_.strides(),
                     ", expected contiguous rows that do not overlap: it is written in place");
   return *this;
 }
 
 Arg& Arg::writable_contiguous() {
-  TORCH_CHECK_VALUE(tensor_.is_contiguous(), op_, ": ", name_, " has strides ", tensor_.strides(), " at shape ",
+  TORCH_CHECK_VALUE(tensor_.is_contiguous(), op_, ": ", label(), " has strides ", tensor_.strides(), " at shape ",
                     tensor_.sizes(), ", expected a contiguous tensor: it is written in place");
   return *this;
 }
@@ -88,14 +89,14 @@ DType Arg::dtype() const {
     case at::kBFloat16: return DType::kBFloat16;
     case at::kHalf: return DType::kFloat16;
     default:
-      TORCH_CHECK_VALUE(false, op_, ": ", name_, " has dtype ", tensor_.scalar_type(),
+      TORCH_CHECK_VALUE(false, op_, ": ", label(), " has dtype ", tensor_.scalar_type(),
                         ", expected float32, bfloat16 or float16");
   }
 }
 
 Indices Arg::indices() {
   const at::ScalarType type = tensor_.scalar_type();
-  TORCH_CHECK_VALUE(type == at::kInt || type == at::kLong, op_, ": ", name_, " has dtype ", type,
+  TORCH_CHECK_VALUE(type == at::kInt || type == at::kLong, op_, ": ", label(), " has dtype ", type,
                     ", expected int32 or int64");
   readable_contiguous();
   return {.data = data(), .is_int32 = type == at::kInt};
@@ -104,7 +105,7 @@ Indices Arg::indices() {
 void check_padded_indices(const Arg& arg, const Indices& indices, int64_t limit) {
   for (int64_t i = 0; i < arg.tensor().numel(); ++i) {
     const int64_t value = value_at(indices, i);
-    TORCH_CHECK_INDEX(value >= -1 && value < limit, arg.op(), ": ", arg.name(), "[", i, "] is ", value,
+    TORCH_CHECK_INDEX(value >= -1 && value < limit, arg.op(), ": ", arg.label(), "[", i, "] is ", value,
                       ", expected -1 (padding) or an index in [0, ", limit, ")");
   }
 }

@@ -4,15 +4,19 @@
 #include <ATen/core/Tensor.h>
 #include <c10/util/Exception.h>
 
+#include <string>
+
 #include "../kernels.h"
 
 namespace eagle3 {
 
-// A tensor argument under its name in the schema. Checks throw ValueError and return the argument, so that they chain.
-// Read-only arguments may be replaced by a contiguous copy, which the Arg keeps alive; mutated ones never are.
+// A tensor argument under its name in the schema, with its index if it is one of a list. Checks throw ValueError and
+// return the argument, so that they chain. Read-only arguments may be replaced by a contiguous copy, which the Arg keeps
+// alive; mutated ones never are.
 class Arg {
  public:
-  Arg(const char* op, const char* name, const at::Tensor& tensor) : op_(op), name_(name), tensor_(tensor) {}
+  Arg(const char* op, const char* name, const at::Tensor& tensor, int64_t index = -1)
+      : op_(op), name_(name), index_(index), tensor_(tensor) {}
 
   // Sizes must be these; -1 accepts any. `meaning` names them for the message: "[rows, H]".
   Arg& shape(at::IntArrayRef expected, const char* meaning);
@@ -38,11 +42,12 @@ class Arg {
   void* mutable_data() const { return tensor_.mutable_data_ptr(); }
   const at::Tensor& tensor() const { return tensor_; }
   const char* op() const { return op_; }
-  const char* name() const { return name_; }
+  std::string label() const;  // "hidden" or "states[1]"
 
  private:
   const char* op_;
   const char* name_;
+  int64_t index_;
   at::Tensor tensor_;
 };
 

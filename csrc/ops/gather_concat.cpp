@@ -17,7 +17,7 @@ std::vector<Arg> checked_states(at::TensorList states) {
   std::vector<Arg> args;
   args.reserve(count);
   for (const at::Tensor& state : states) {
-    args.emplace_back(kOp, "states", state);
+    args.emplace_back(kOp, "states", state, args.size());
     args.back().shape(args.size() == 1 ? at::IntArrayRef{-1, -1} : states[0].sizes(), "[n, H], the same for all");
     args.back().same_dtype_and_device(args[0]).readable_rows();
   }
@@ -54,7 +54,7 @@ at::Tensor gather(at::TensorList states_, const at::Tensor& rows_, NormWeights n
                   const std::optional<at::Tensor>& given_out) {
   std::vector<Arg> states = checked_states(states_), norms;
   for (const at::Tensor& weight : norm_weights.value_or(at::TensorList()))
-    norms.emplace_back(kOp, "norm_weights", weight);
+    norms.emplace_back(kOp, "norm_weights", weight, norms.size());
   GatherConcatParams params{.dtype = states[0].dtype()};
   set_states(states, norms, params);
   params.num_source_rows = states[0].size(0);

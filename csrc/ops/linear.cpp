@@ -53,12 +53,17 @@ void widened(const at::Tensor& x, const at::Tensor& weight, const std::optional<
 
 void linear(const at::Tensor& x, const at::Tensor& weight, const std::optional<at::Tensor>& bias, at::Tensor& y) {
   if (y.numel() == 0) return;
-  if (x.is_cpu() && x.size(0) <= kSkinnyRows) {
-    skinny(x, weight, bias, y);
-  } else if (x.is_cpu() && !has_native_gemm(x.scalar_type())) {
-    widened(x, weight, bias, y);
-  } else {
+  if (!x.is_cpu()) {
     at::linear_out(y, x, weight, bias);
+    return;
+  }
+  const bool native_gemm = has_native_gemm(x.scalar_type());
+  if (x.size(0) <= (native_gemm ? kSkinnyRows : kSkinnyRowsWithoutGemm)) {
+    skinny(x, weight, bias, y);
+  } else if (native_gemm) {
+    at::linear_out(y, x, weight, bias);
+  } else {
+    widened(x, weight, bias, y);
   }
 }
 

@@ -48,10 +48,11 @@ class ConfigReader:
         rope = self.raw.get("rope_parameters") or self.raw.get("rope_scaling") or {}
         kind = rope.get("rope_type", rope.get("type", "default"))
         windowed = self.raw.get("sliding_window") is not None and self.raw.get("use_sliding_window", True)
+        rotary = rope.get("partial_rotary_factor", self.raw.get("partial_rotary_factor", 1.0))
         refused = {
             "hidden_act": (self.raw.get("hidden_act", "silu"), "silu"),
             "rope_scaling type": (kind, "default"),
-            "partial_rotary_factor": (rope.get("partial_rotary_factor", self.raw.get("partial_rotary_factor", 1.0)), 1.0),
+            "partial_rotary_factor": (rotary, 1.0),
             "sliding_window": (self.raw.get("sliding_window") if windowed else None, None),
             "quantization_config": (self.raw.get("quantization_config"), None),
         }
@@ -120,7 +121,8 @@ class ConfigReader:
         ids = self.eagle.get(LAYER_IDS, self.raw.get(LAYER_IDS))
         if ids is None:
             return None
-        if not (isinstance(ids, list) and ids and all(type(i) is int and i >= -1 for i in ids)) or len(set(ids)) < len(ids):
+        indices = isinstance(ids, list) and ids and all(type(i) is int and i >= -1 for i in ids)
+        if not indices or len(set(ids)) < len(ids):
             self.problems.append(f"config.json: {LAYER_IDS} is {ids!r}; expected distinct layer indices")
             return None
         return ids

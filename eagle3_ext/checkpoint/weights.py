@@ -56,7 +56,7 @@ def canonical_name(name: str) -> str:
 
 
 def find_files(folder: Path) -> list[Path]:
-    """The safetensors files of a checkpoint folder: the index's shards, or `model.safetensors`, or whatever there is."""
+    """The safetensors files of a checkpoint folder: the index's shards, or `model.safetensors`, or all there are."""
     index = folder / "model.safetensors.index.json"
     if index.is_file():
         try:
