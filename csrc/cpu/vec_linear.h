@@ -42,8 +42,14 @@ struct Dot<BF16> {
 };
 #endif
 
-// Bytes a weight row is fetched ahead; 2 KB measured best with four rows of x, and no worse with one.
-constexpr int64_t kPrefetchBytes = 2048;
+// How many bytes ahead of its use a weight is fetched: along a long row, else from the same place in the next register
+// block, because 2 KB ahead of a short row lies in rows that the block reads anyway.
+template <class T, int R>
+static int64_t prefetch_distance(int64_t k) {
+  const int64_t row_bytes = k * (int64_t)sizeof(T);
+  return row_bytes <= 4096 ? R * row_bytes : 2048;
+}
+
 // k per tile with several x rows: the x tile stays in L1 while the block's weight rows pass by.
 constexpr int64_t kTile = 1024;
 
@@ -65,10 +71,11 @@ static void accumulate(const T* w, const typename Dot<T>::X* x, int64_t k, int64
       for (int r = 0; r < R; ++r) sum[r][m] = Dot<T>::step(sum[r][m], chunk[r], shared);
     }
   };
+  const int64_t ahead = prefetch_distance<T, R>(k);
   int64_t i = begin;
   for (; i + kChunk <= end; i += kChunk) {
-    add(i, [](const T* row) {
-      __builtin_prefetch((const char*)row + kPrefetchBytes);
+    add(i, [&](const T* row) {
+      __builtin_prefetch((const char*)row + ahead);
       return Dot<T>::full(row);
     });
   }
