@@ -10,6 +10,7 @@ import torch
 
 from .features import CaptureHooks, CapturePlan, Features
 from .native_linear import NativeLinears
+from .row_invariant_attention import RowInvariantAttention
 
 DEFAULT_MAX_LENGTH = 4096
 
@@ -56,14 +57,15 @@ class TransformersTarget:
         *,
         cache: Literal["static", "dynamic"] = "static",
         max_length: int | None = None,
-        native_linears: bool | None = None,
+        row_invariant: bool | None = None,
     ):
         """
         Args:
             model: a causal LM in eval mode; dropout would make verification meaningless.
             plan: the drafter's capture plan; None captures nothing.
             max_length: tokens the cache holds; None: min(max_position_embeddings, 4096).
-            native_linears: run the linears through `skinny_linear`; None: on the CPU in half precision.
+            row_invariant: compute a row alike whatever rows share its forward: linears through `skinny_linear`,
+                attention row by row. None: on the CPU in half precision.
         """
         if cache not in ("static", "dynamic"):
             raise ValueError(f'cache must be "static" or "dynamic", got {cache!r}')
@@ -79,9 +81,9 @@ class TransformersTarget:
         self._hooks = None if plan is None else CaptureHooks(model, plan)
         parameter = next(model.parameters())
         self.device = parameter.device
-        if native_linears is None:
-            native_linears = self.device.type == "cpu" and parameter.dtype in (torch.bfloat16, torch.float16)
-        self._linears = NativeLinears(model) if native_linears else None
+        if row_invariant is None:
+            row_invariant = self.device.type == "cpu" and parameter.dtype in (torch.bfloat16, torch.float16)
+        self._row_invariant = (NativeLinears(model), RowInvariantAttention(model)) if row_invariant else ()
         self._cache_kind = cache
         self._cache = None
         # transformers renamed past_key_values to cache within the supported range; 5.40 drops the old name.
@@ -143,8 +145,8 @@ class TransformersTarget:
             options["logits_to_keep"] = 1
         with ExitStack() as stack:
             stack.enter_context(torch.no_grad())
-            if self._linears is not None:
-                stack.enter_context(self._linears)
+            for switch in self._row_invariant:
+                stack.enter_context(switch)
             if self._hooks is not None:
                 stack.enter_context(self._hooks.attach(self.features))
             logits = self.model(input_ids=row, use_cache=True, **options).logits[0]
