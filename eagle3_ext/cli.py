@@ -39,7 +39,7 @@ def _load(drafter: Path | None, threads: int):
 @app.command()
 def demo(
     prompts: Annotated[int, typer.Option(min=1, help="how many of the fixed prompts to decode")] = 20,
-    max_new_tokens: NewTokens = 48,
+    max_new_tokens: NewTokens = 32,
     num_speculative_tokens: Speculative = 3,
     threads: Threads = 0,
     drafter: DrafterPath = None,

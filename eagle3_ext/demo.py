@@ -124,7 +124,7 @@ def run(
     setup: EmbeddedSetup,
     *,
     prompts: int = len(PROMPTS),
-    max_new_tokens: int = 48,
+    max_new_tokens: int = 32,
     num_speculative_tokens: int = 3,
     console: Console | None = None,
 ) -> DemoReport:
