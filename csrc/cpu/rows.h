@@ -5,6 +5,7 @@
 
 #include <algorithm>
 
+#include "../core/indices.h"
 #include "dispatch.h"
 
 namespace eagle3::cpu {
@@ -28,10 +29,6 @@ inline const void* advance(const void* base, int64_t elements, DType dtype) {
 
 inline void* advance(void* base, int64_t elements, DType dtype) {
   return static_cast<char*>(base) + elements * element_size(dtype);
-}
-
-inline int64_t index_at(const Indices& indices, int64_t i) {
-  return indices.is_int32 ? static_cast<const int32_t*>(indices.data)[i] : static_cast<const int64_t*>(indices.data)[i];
 }
 
 }  // namespace eagle3::cpu

@@ -14,7 +14,7 @@ std::tuple<at::Tensor, at::Tensor> accepted_rows(const at::Tensor& accept_length
   const int64_t batch = lengths.size(0);
   TORCH_CHECK_VALUE(width >= 1, "accepted_rows: width is ", width, ", expected at least 1 (D + 1 rows per sequence)");
   for (int64_t b = 0; b < batch; ++b) {
-    const int64_t length = value_at(values, b);
+    const int64_t length = index_at(values, b);
     TORCH_CHECK_VALUE(length >= 0 && length <= width, "accepted_rows: accept_lengths[", b, "] is ", length,
                       ", expected [0, width = ", width, "]");
   }

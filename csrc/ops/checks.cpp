@@ -104,7 +104,7 @@ Indices Arg::indices() {
 
 void check_padded_indices(const Arg& arg, const Indices& indices, int64_t limit) {
   for (int64_t i = 0; i < arg.tensor().numel(); ++i) {
-    const int64_t value = value_at(indices, i);
+    const int64_t value = index_at(indices, i);
     TORCH_CHECK_INDEX(value >= -1 && value < limit, arg.op(), ": ", arg.label(), "[", i, "] is ", value,
                       ", expected -1 (padding) or an index in [0, ", limit, ")");
   }

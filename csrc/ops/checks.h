@@ -6,6 +6,7 @@
 
 #include <string>
 
+#include "../core/indices.h"
 #include "../kernels.h"
 
 namespace eagle3 {
@@ -50,10 +51,6 @@ class Arg {
   int64_t index_;
   at::Tensor tensor_;
 };
-
-inline int64_t value_at(const Indices& indices, int64_t i) {
-  return indices.is_int32 ? static_cast<const int32_t*>(indices.data)[i] : static_cast<const int64_t*>(indices.data)[i];
-}
 
 // IndexError unless every value is -1 (padding) or in [0, limit). Reads the values, so for tensors on the CPU only.
 void check_padded_indices(const Arg& arg, const Indices& indices, int64_t limit);

@@ -10,11 +10,11 @@ constexpr const char* kOp = "draft_attention";
 
 // Every sequence's query rows and cache rows must lie inside q and the cache, its own rows included in the cache rows.
 void check_ranges(const DraftAttentionParams& params, int64_t num_slots) {
-  TORCH_CHECK_INDEX(value_at(params.row_offsets, 0) == 0, kOp, ": row_offsets[0] is ", value_at(params.row_offsets, 0),
+  TORCH_CHECK_INDEX(index_at(params.row_offsets, 0) == 0, kOp, ": row_offsets[0] is ", index_at(params.row_offsets, 0),
                     ", expected 0");
   for (int64_t b = 0; b < params.batch; ++b) {
-    const int64_t begin = value_at(params.row_offsets, b), end = value_at(params.row_offsets, b + 1);
-    const int64_t start = value_at(params.cache_starts, b), length = value_at(params.cache_lengths, b);
+    const int64_t begin = index_at(params.row_offsets, b), end = index_at(params.row_offsets, b + 1);
+    const int64_t start = index_at(params.cache_starts, b), length = index_at(params.cache_lengths, b);
     TORCH_CHECK_INDEX(end >= begin && end <= params.num_rows, kOp, ": row_offsets[", b + 1, "] is ", end,
                       ", expected [", begin, ", ", params.num_rows, "], from the offset before it to the rows of q");
     TORCH_CHECK_INDEX(start >= 0 && start <= num_slots, kOp, ": cache_starts[", b, "] is ", start, ", expected [0, ",

@@ -27,8 +27,8 @@ void rope_append_(const at::Tensor& qkv_, const at::Tensor& positions_, const at
   const Indices position_values = positions.indices(), slot_values = slots.indices();
   check_padded_indices(slots, slot_values, num_slots);
   for (int64_t i = 0; i < n; ++i) {  // a padded row may carry any position
-    const int64_t position = value_at(position_values, i);
-    const bool padding = value_at(slot_values, i) == -1;
+    const int64_t position = index_at(position_values, i);
+    const bool padding = index_at(slot_values, i) == -1;
     TORCH_CHECK_INDEX(padding || (position >= 0 && position < max_position), kOp, ": positions[", i, "] is ", position,
                       ", expected [0, max_position = ", max_position, ")");
   }
