@@ -107,8 +107,9 @@ struct DraftAttentionParams {
   DType dtype;
   const void* q;  // [n, nq, d], row stride below
   int64_t q_stride;
-  const void* k_cache;
+  const void* k_cache;  // [num_slots, nkv, d], any strides between slots and between heads
   const void* v_cache;
+  int64_t k_stride, k_head_stride, v_stride, v_head_stride;
   Indices row_offsets, cache_starts, cache_lengths;
   int64_t batch, num_rows, num_q_heads, num_kv_heads, head_dim;
   float scale;

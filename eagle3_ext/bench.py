@@ -78,42 +78,42 @@ def _row(name, case, dtype, measured, peer, bytes_moved=None, percent_of_copy=No
 
 def gather_concat_rows(repeats: int) -> list[dict[str, object]]:
     torch.set_num_threads(1)
-    bf16, rows_out = torch.bfloat16, []
-    for rows in (8, 8192):
-        source = max(rows, 64)
-        states = [torch.randn(source, KIMI_HIDDEN).to(bf16) for _ in range(KIMI_STATES)]
-        index = torch.randperm(source)[:rows]
-        moved = rows * KIMI_STATES * KIMI_HIDDEN * 2 * 2
-        inner = 200 if rows == 8 else 1
-        out = torch.empty(rows, KIMI_STATES * KIMI_HIDDEN, dtype=bf16)
-        source_copy = torch.cat([s[:rows] for s in states], -1)
-        copy_us, _, _ = paired(lambda: out.copy_(source_copy), lambda: None, repeats, inner)
+    # A decode loop keeps its buffers, a first draft of one allocates each time: both, and for both sides alike. Past
+    # the cache only buffers, because page faults would time the operating system.
+    sizes = ((8, False), (8, True), (8192, True))
+    return [row for rows, keeps_buffers in sizes for row in _gather_concat_pair(rows, keeps_buffers, repeats)]
 
-        # One buffer or a fresh result each call: both sides do the same. Past the cache, page faults would time the OS.
-        reuse = {"out": out} if rows == 8192 else {}
-        scratch = [torch.empty_like(s[:rows]) for s in states]
 
-        def eager():
-            if not reuse:
-                return torch.cat([s.index_select(0, index) for s in states], -1)
-            for s, piece in zip(states, scratch):
-                torch.index_select(s, 0, index, out=piece)
-            return torch.cat(scratch, -1, out=out)
+def _gather_concat_pair(rows: int, keeps_buffers: bool, repeats: int) -> list[dict[str, object]]:
+    """The list form against index_select and cat, the packed form against one index_select."""
+    source, width = max(rows, 64), KIMI_STATES * KIMI_HIDDEN
+    states = [torch.randn(source, KIMI_HIDDEN).to(torch.bfloat16) for _ in range(KIMI_STATES)]
+    packed, index = torch.cat(states, -1), torch.randperm(source)[:rows]
+    joined = packed[:rows].clone()
+    out, pieces = torch.empty_like(joined), [torch.empty_like(state[:rows]) for state in states]
+    reuse = {"out": out} if keeps_buffers else {}
 
-        measured = paired(lambda: ops.gather_concat(states, index, **reuse), eager, repeats, inner)
-        case = f"list, {rows} rows x {KIMI_STATES} x {KIMI_HIDDEN}"
+    def select_and_cat():
+        if not keeps_buffers:
+            return torch.cat([state.index_select(0, index) for state in states], -1)
+        for state, piece in zip(states, pieces):
+            torch.index_select(state, 0, index, out=piece)
+        return torch.cat(pieces, -1, out=out)
+
+    inner = 200 if rows == 8 else 1
+    copy_us, _, _ = paired(lambda: out.copy_(joined), lambda: None, repeats, inner)
+    moved, where = 2 * joined.nbytes, "into a buffer" if keeps_buffers else "allocating"
+    forms = (
+        ("list", f"{KIMI_STATES} x {KIMI_HIDDEN}", states, select_and_cat, "index_select + cat"),
+        ("packed", width, packed, lambda: torch.index_select(packed, 0, index, **reuse), "index_select"),
+    )
+    measured_rows = []
+    for form, shape, argument, peer, peer_name in forms:
+        measured = paired(lambda: ops.gather_concat(argument, index, **reuse), peer, repeats, inner)
+        case = f"{form}, {rows} rows x {shape}, {where}"
         percent = 100 * copy_us / measured[0]
-        rows_out.append(_row("gather_concat", case, "bfloat16", measured, "index_select + cat", moved, percent))
-        packed = torch.cat(states, -1)
-
-        def select():
-            return torch.index_select(packed, 0, index, **reuse)
-
-        measured = paired(lambda: ops.gather_concat(packed, index, **reuse), select, repeats, inner)
-        case = f"packed, {rows} rows x {KIMI_STATES * KIMI_HIDDEN}"
-        percent = 100 * copy_us / measured[0]
-        rows_out.append(_row("gather_concat", case, "bfloat16", measured, "index_select", moved, percent))
-    return rows_out
+        measured_rows.append(_row("gather_concat", case, "bfloat16", measured, peer_name, moved, percent))
+    return measured_rows
 
 
 def skinny_linear_rows(repeats: int) -> list[dict[str, object]]:

@@ -211,7 +211,8 @@ def draft_attention(
 
     Args:
         q: [n, num_q_heads, d], rotated.
-        k_cache, v_cache: [num_slots, num_kv_heads, d]; num_q_heads is a multiple of num_kv_heads.
+        k_cache, v_cache: [num_slots, num_kv_heads, d], any strides between slots and between heads; num_q_heads is a
+            multiple of num_kv_heads.
         row_offsets: [B+1], from 0 and never falling; sequence b owns query rows row_offsets[b] .. row_offsets[b+1].
         cache_starts, cache_lengths: [B], the cache rows of each sequence, its own rows included.
 

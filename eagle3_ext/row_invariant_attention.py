@@ -1,69 +1,92 @@
-"""Row-invariant attention for a CPU target in half precision: a verification computes each query row in a call of its own.
+"""Row-invariant attention for a CPU target in half precision: `draft_attention` over the target's own cache.
 
 torch's bf16 scaled_dot_product_attention rounds a row differently when other rows share the call (seen on an AVX2
 processor: most layers agree, some differ in the last bit), and in bf16 a last bit decides the exact ties between logits.
-Row by row, the four rows of a verification are the very calls that plain decoding makes one after the other.
+`draft_attention` computes every query row alone, sees the cache in place, and reads no further than the text is long.
 """
 
 from __future__ import annotations
 
-from types import TracebackType
+from contextlib import contextmanager
+from contextvars import ContextVar
+from typing import Iterator, NamedTuple
 
 import torch
 
 from .native_linear import MAX_INVARIANT_ROWS
 
-NAME = "eagle3_row_invariant_sdpa"
+NAME = "eagle3_row_invariant"
 
 
-def _row_by_row(
+class _Span(NamedTuple):
+    """The cache rows that a forward's last row sees, as draft_attention takes them; made once for all layers."""
+
+    row_offsets: torch.Tensor
+    cache_starts: torch.Tensor
+    cache_lengths: torch.Tensor
+
+
+_span: ContextVar[_Span | None] = ContextVar("eagle3_row_invariant_span", default=None)
+
+
+def _attend(
     module: torch.nn.Module,
     query: torch.Tensor,
     key: torch.Tensor,
     value: torch.Tensor,
     attention_mask: torch.Tensor | None,
+    *,
+    scaling: float | None = None,
     **options,
 ) -> tuple[torch.Tensor, None]:
-    """transformers' sdpa interface: query [B, nq, rows, d], mask [B or 1, 1, rows, keys] -> [B, rows, nq, d]."""
+    """transformers' attention interface: query [1, nq, rows, d], key, value [1, nkv, >= keys, d] -> [1, rows, nq, d]."""
     from transformers.integrations.sdpa_attention import sdpa_attention_forward
 
-    rows = query.shape[2]
-    # More rows are a prefill, and both ways of decoding run the same one. Without a mask a row's keys are implied by its
-    # place among the rows, so it cannot be cut out.
-    if rows > MAX_INVARIANT_ROWS or attention_mask is None:
-        return sdpa_attention_forward(module, query, key, value, attention_mask, **options)
-    parts = [
-        sdpa_attention_forward(
-            module, query[:, :, row : row + 1], key, value, attention_mask[:, :, row : row + 1], **options
-        )[0]
-        for row in range(rows)
-    ]
-    return torch.cat(parts, dim=1), None
+    span = _span.get()
+    if span is None:  # a prefill, which plain and speculative decoding run with identical shapes
+        return sdpa_attention_forward(module, query, key, value, attention_mask, scaling=scaling, **options)
+    _, heads, rows, dim = query.shape
+    scale = dim**-0.5 if scaling is None else scaling
+    q, k, v = (states[0].transpose(0, 1) for states in (query, key, value))
+    out = torch.ops.eagle3_ext.draft_attention(q, k, v, *span, scale)
+    return out.view(1, rows, heads, dim), None
 
 
 class RowInvariantAttention:
-    """`with attention: model(...)` runs the model's sdpa attention row by row. Reversible; nothing else changes."""
+    """`with attention.over(length, rows): model(...)`; reversible, and nothing else changes."""
 
-    def __init__(self, model: torch.nn.Module):
-        """Raises ValueError for a model whose attention is not transformers' sdpa."""
+    def __init__(self, model: torch.nn.Module, max_length: int):
+        """Raises ValueError for a model whose layers are not all plain causal attention through transformers' sdpa."""
         self._config = model.config.get_text_config(decoder=True)
         used = self._config._attn_implementation
+        advice = "; row-invariant attention cannot stand in for it. Use fp32, or row_invariant=False"
         if used not in ("sdpa", NAME):
-            raise ValueError(
-                f'{type(model).__name__} uses attention "{used}"; row-invariant attention wraps "sdpa" only. Load the model '
-                'with attn_implementation="sdpa", or use fp32'
-            )
+            raise ValueError(f'{type(model).__name__} uses attention "{used}", expected "sdpa"{advice}')
+        if others := _kinds_of_attention(self._config, max_length) - {"full_attention"}:
+            raise ValueError(f"{type(model).__name__} has layers with {', '.join(sorted(others))}{advice}")
         from transformers import AttentionInterface, AttentionMaskInterface
         from transformers.masking_utils import sdpa_mask
 
-        AttentionInterface.register(NAME, _row_by_row)
+        AttentionInterface.register(NAME, _attend)
         AttentionMaskInterface.register(NAME, sdpa_mask)
-        self._saved: list[str] = []
 
-    def __enter__(self) -> RowInvariantAttention:
-        self._saved.append(self._config._attn_implementation)
+    @contextmanager
+    def over(self, length: int, rows: int) -> Iterator[None]:
+        """For one forward of `rows` new tokens, after which the cache holds `length`. Batch 1."""
+        span = None
+        if rows <= MAX_INVARIANT_ROWS:
+            span = _Span(torch.tensor([0, rows]), torch.zeros(1, dtype=torch.int64), torch.tensor([length]))
+        saved, token = self._config._attn_implementation, _span.set(span)
         self._config._attn_implementation = NAME
-        return self
+        try:
+            yield
+        finally:
+            self._config._attn_implementation = saved
+            _span.reset(token)
 
-    def __exit__(self, _type: type | None, _error: BaseException | None, _trace: TracebackType | None) -> None:
-        self._config._attn_implementation = self._saved.pop()
+
+def _kinds_of_attention(config, max_length: int) -> set[str]:
+    """The kinds of the model's layers; a window that no text of max_length outgrows is full attention."""
+    window = getattr(config, "sliding_window", None)
+    kinds = getattr(config, "layer_types", None) or ["sliding_attention" if window else "full_attention"]
+    return {"full_attention" if kind == "sliding_attention" and max_length <= window else kind for kind in kinds}

@@ -45,9 +45,9 @@ class Target(Protocol):
 class TransformersTarget:
     """A transformers (>=5.19, <6) causal LM as a `Target`.
 
-    Bit-stable mode is what makes plain and speculative decoding agree token by token in bf16: `cache="static"` (one
-    fixed attended length, the same `max_length` in both modes) and row-invariant linears. `cache="dynamic"` grows with
-    the text and is enough in fp32, where nothing ties.
+    Bit-stable mode is what makes plain and speculative decoding agree token by token in bf16: `row_invariant` linears
+    and attention, over `cache="static"` of the same `max_length` in both modes. Without row invariance a static cache
+    still fixes the attended length, which removes one of the reasons for a row to round differently.
     """
 
     def __init__(
@@ -65,7 +65,8 @@ class TransformersTarget:
             plan: the drafter's capture plan; None captures nothing.
             max_length: tokens the cache holds; None: min(max_position_embeddings, 4096).
             row_invariant: compute a row alike whatever rows share its forward: linears through `skinny_linear`,
-                attention row by row. None: on the CPU in half precision.
+                attention through `draft_attention`. None: on the CPU in half precision. Raises ValueError when the
+                model's attention is not plain causal attention.
         """
         if cache not in ("static", "dynamic"):
             raise ValueError(f'cache must be "static" or "dynamic", got {cache!r}')
@@ -83,7 +84,8 @@ class TransformersTarget:
         self.device = parameter.device
         if row_invariant is None:
             row_invariant = self.device.type == "cpu" and parameter.dtype in (torch.bfloat16, torch.float16)
-        self._row_invariant = (NativeLinears(model), RowInvariantAttention(model)) if row_invariant else ()
+        self._linears = NativeLinears(model) if row_invariant else None
+        self._attention = RowInvariantAttention(model, self.max_length) if row_invariant else None
         self._cache_kind = cache
         self._cache = None
         # transformers renamed past_key_values to cache within the supported range; 5.40 drops the old name.
@@ -145,8 +147,9 @@ class TransformersTarget:
             options["logits_to_keep"] = 1
         with ExitStack() as stack:
             stack.enter_context(torch.no_grad())
-            for switch in self._row_invariant:
-                stack.enter_context(switch)
+            if self._linears is not None:
+                stack.enter_context(self._linears)
+                stack.enter_context(self._attention.over(self.length + count, count))
             if self._hooks is not None:
                 stack.enter_context(self._hooks.attach(self.features))
             logits = self.model(input_ids=row, use_cache=True, **options).logits[0]

@@ -32,13 +32,14 @@ def test_logits_are_equal_for_every_split(loaded, threads: int):
     model, tokenizer = loaded
     torch.set_num_threads(threads)
     # An odd length: with a multiple of 64 torch's attention happens to be row-invariant on more processors.
-    target = TransformersTarget(model, max_length=151)
+    static, dynamic = (TransformersTarget(model, max_length=151, cache=kind) for kind in ("static", "dynamic"))
     for text in PROMPTS[:2]:
         prompt = torch.tensor(tokenizer.encode(smollm2.chat_prompt(text), add_special_tokens=False).ids)
         tokens = torch.randint(100, 40000, (CONTINUATION,), generator=torch.Generator().manual_seed(len(text)))
-        one = logits_of(target, prompt, tokens, 1)
+        one = logits_of(static, prompt, tokens, 1)
         for rows in (2, 3, 4, 8):
-            assert torch.equal(logits_of(target, prompt, tokens, rows), one), f"{rows} rows in one forward"
+            assert torch.equal(logits_of(static, prompt, tokens, rows), one), f"{rows} rows in one forward"
+        assert torch.equal(logits_of(dynamic, prompt, tokens, 4), one), "a cache that grows"
 
 
 def test_the_switch_leaves_no_trace(loaded):

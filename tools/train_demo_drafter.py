@@ -16,6 +16,7 @@ from typing import Annotated, Optional
 os.environ.setdefault("HF_HUB_OFFLINE", "1")
 sys.path.insert(0, str(Path(__file__).parent))
 
+import numpy as np  # noqa: E402
 import torch  # noqa: E402
 import typer  # noqa: E402
 from rich.console import Console  # noqa: E402
@@ -64,6 +65,39 @@ def generate(
             chats.save(path)
             share = chats.answer.float().mean()
             console.print(f"generate: {path.name}, {len(chats.tokens)} chats, {share:.0%} of the tokens are answers")
+
+
+@app.command()
+def read(
+    files: Annotated[list[Path], typer.Argument(help="npz files with `ids` and `mask` [N, L]: chats this target wrote")],
+    rows: Annotated[int, typer.Option(min=1, help="chats per shard")] = 66,
+    threads: Threads = 1,
+    state: State = DEFAULT_STATE,
+) -> None:
+    """Make shards of chats that the target wrote earlier: a prefill each, several times as fast as `generate`."""
+    from eagle3_ext.smollm2 import load_target
+    from training.generate import read_chats
+
+    torch.set_num_threads(threads)
+    folder = state / "shards"
+    folder.mkdir(parents=True, exist_ok=True)
+    model, tokenizer = load_target(torch.float32)
+    texts = {file: [torch.from_numpy(np.load(file)[key].astype(np.int32)) for key in ("ids", "mask")] for file in files}
+    total = sum(tokens.numel() for tokens, _ in texts.values())
+    with working(console, "reading", total, "tokens") as advance:
+
+        def advance_politely(tokens: int) -> None:
+            advance(tokens)
+            wait_for_benchmarks(console)
+
+        for file, (tokens, answer) in texts.items():
+            for first in range(0, len(tokens), rows):
+                path, part = folder / f"{file.stem}-{first:05d}.safetensors", slice(first, first + rows)
+                if path.exists():
+                    advance(tokens[part].numel())
+                    continue
+                read_chats(model, tokenizer, tokens[part], answer[part], advance_politely).save(path)
+                console.print(f"read: {path.name}, {answer[part].float().mean():.0%} of the tokens are answers")
 
 
 @app.command()

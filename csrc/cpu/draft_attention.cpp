@@ -28,7 +28,7 @@ std::vector<Span> visible_keys(const DraftAttentionParams& p) {
 void draft_attention(const DraftAttentionParams& p) {
   const RowKernels& kernels = row_kernels(p.dtype);
   const std::vector<Span> spans = visible_keys(p);
-  const int64_t group = p.num_q_heads / p.num_kv_heads, cache_stride = p.num_kv_heads * p.head_dim;
+  const int64_t group = p.num_q_heads / p.num_kv_heads;
   const int64_t scratch_size = kernels.attention_scratch(group, p.head_dim);
   int64_t longest = 0;
   for (const Span& span : spans) longest = std::max(longest, span.length);
@@ -43,10 +43,12 @@ void draft_attention(const DraftAttentionParams& p) {
     }
     thread_local std::vector<float> scratch;
     scratch.resize(scratch_size);
-    const int64_t cache_offset = spans[row].start * cache_stride + kv_head * p.head_dim;
-    kernels.attention({advance(p.q, row * p.q_stride + head_offset, p.dtype), advance(p.k_cache, cache_offset, p.dtype),
-                       advance(p.v_cache, cache_offset, p.dtype), out, group, p.head_dim, spans[row].length,
-                       cache_stride, p.scale, scratch.data()});
+    const int64_t start = spans[row].start;
+    const void* const q = advance(p.q, row * p.q_stride + head_offset, p.dtype);
+    const void* const keys = advance(p.k_cache, start * p.k_stride + kv_head * p.k_head_stride, p.dtype);
+    const void* const values = advance(p.v_cache, start * p.v_stride + kv_head * p.v_head_stride, p.dtype);
+    kernels.attention({q, keys, values, out, group, p.head_dim, spans[row].length, p.k_stride, p.v_stride, p.scale,
+                       scratch.data()});
   });
 }
 

@@ -78,13 +78,13 @@ static void attention(const AttentionRow& p) {
   }
   for (int64_t begin = 0; begin < p.length; begin += kKeyBlock) {
     const int64_t count = p.length - begin < kKeyBlock ? p.length - begin : kKeyBlock;
-    const T* keys = (const T*)p.k_cache + begin * p.cache_stride;
-    const T* values = (const T*)p.v_cache + begin * p.cache_stride;
+    const T* keys = (const T*)p.k_cache + begin * p.k_stride;
+    const T* values = (const T*)p.v_cache + begin * p.v_stride;
     for (int64_t h = 0; h < p.group; ++h) {
       float score[kKeyBlock];
-      for (int64_t t = 0; t < count; ++t) score[t] = p.scale * dot(q + h * width, keys + t * p.cache_stride, d);
+      for (int64_t t = 0; t < count; ++t) score[t] = p.scale * dot(q + h * width, keys + t * p.k_stride, d);
       const float decay = softmax_block(state[h], score, count);
-      add_values(acc + h * width, decay, score, values, p.cache_stride, count, d);
+      add_values(acc + h * width, decay, score, values, p.v_stride, count, d);
     }
   }
   for (int64_t h = 0; h < p.group; ++h) {

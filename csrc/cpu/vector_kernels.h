@@ -26,10 +26,10 @@ constexpr int64_t kAnglePadding = 32;  // the widest level's chunk
 // One query row against the keys and values of one kv head, for all `group` query heads that share it.
 struct AttentionRow {
   const void* q;        // [group, head_dim] contiguous
-  const void* k_cache;  // row t at t * cache_stride
+  const void* k_cache;  // row t at t * k_stride
   const void* v_cache;
   void* out;  // [group, head_dim] contiguous
-  int64_t group, head_dim, length, cache_stride;
+  int64_t group, head_dim, length, k_stride, v_stride;
   float scale;
   float* scratch;  // attention_scratch(group, head_dim) floats
 };

@@ -142,6 +142,8 @@ at::Tensor Forward::attention(const Rows& rows, KvCache& cache) {
   params.q_stride = qkv.stride(0);
   params.k_cache = cache.k();
   params.v_cache = cache.v();
+  params.k_stride = params.v_stride = sizes_.num_kv_heads * sizes_.head_dim;
+  params.k_head_stride = params.v_head_stride = sizes_.head_dim;
   params.row_offsets = indices(rows.row_offsets);
   params.cache_starts = indices(rows.cache_starts);
   params.cache_lengths = indices(rows.cache_lengths);

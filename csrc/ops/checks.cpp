@@ -83,6 +83,11 @@ Arg& Arg::readable_contiguous() {
   return *this;
 }
 
+Arg& Arg::readable_heads() {
+  if (tensor_.size(2) > 1 && tensor_.stride(2) != 1) tensor_ = tensor_.contiguous();
+  return *this;
+}
+
 DType Arg::dtype() const {
   switch (tensor_.scalar_type()) {
     case at::kFloat: return DType::kFloat32;

@@ -31,6 +31,8 @@ class Arg {
   // A read-only argument of [rows, ...]: rows keep their stride, copied only when a row itself is not contiguous.
   Arg& readable_rows();
   Arg& readable_contiguous();
+  // A read-only argument of [rows, heads, d]: rows and heads keep their strides.
+  Arg& readable_heads();
 
   // float32, bfloat16 or float16.
   DType dtype() const;

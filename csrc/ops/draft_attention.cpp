@@ -32,8 +32,8 @@ at::Tensor draft_attention(const at::Tensor& q_, const at::Tensor& k_cache_, con
   Arg row_offsets(kOp, "row_offsets", row_offsets_), starts(kOp, "cache_starts", cache_starts_);
   Arg lengths(kOp, "cache_lengths", cache_lengths_);
   q.shape({-1, -1, -1}, "[n, num_q_heads, d]").readable_rows();
-  k_cache.shape({-1, -1, q.size(2)}, "[slots, num_kv_heads, d]").same_dtype_and_device(q).readable_contiguous();
-  v_cache.shape(k_cache_.sizes(), "[slots, num_kv_heads, d]").same_dtype_and_device(q).readable_contiguous();
+  k_cache.shape({-1, -1, q.size(2)}, "[slots, num_kv_heads, d]").same_dtype_and_device(q).readable_heads();
+  v_cache.shape(k_cache_.sizes(), "[slots, num_kv_heads, d]").same_dtype_and_device(q).readable_heads();
   const int64_t nq = q.size(1), nkv = k_cache.size(1), batch = starts.shape({-1}, "[B]").same_device(q).size(0);
   TORCH_CHECK_VALUE(nkv > 0 && nq % nkv == 0, kOp, ": q has ", nq, " heads, expected a multiple of the cache's ", nkv);
   row_offsets.shape({batch + 1}, "[B + 1]").same_device(q);
@@ -46,6 +46,10 @@ at::Tensor draft_attention(const at::Tensor& q_, const at::Tensor& k_cache_, con
       .q_stride = q.row_stride(),
       .k_cache = k_cache.data(),
       .v_cache = v_cache.data(),
+      .k_stride = k_cache.tensor().stride(0),
+      .k_head_stride = k_cache.tensor().stride(1),
+      .v_stride = v_cache.tensor().stride(0),
+      .v_head_stride = v_cache.tensor().stride(1),
       .row_offsets = row_offsets.indices(),
       .cache_starts = starts.indices(),
       .cache_lengths = lengths.indices(),

@@ -155,6 +155,32 @@ def write_chats(
             tokens, answer = _choose(writers, logits[:, -1], generator)
             chats.tokens[:, position], chats.answer[:, position] = torch.tensor(tokens), torch.tensor(answer)
             step = torch.tensor(tokens)[:, None]
+    return without_demo_prompts(chats, chat)
+
+
+@torch.inference_mode()
+def read_chats(
+    model, tokenizer, tokens: torch.Tensor, answer: torch.Tensor, advance: Callable[[int], None], batch_rows: int = 4
+) -> Chats:
+    """The states of chats this target wrote earlier, by prefill: three to five times as fast as writing them again.
+
+    `tokens`, `answer` [N, L] as in Chats. The demo's prompts are dropped as in `write_chats`.
+    """
+    width = model.config.hidden_size
+    chats = Chats.empty(*tokens.shape, width)
+    chats.tokens[:], chats.answer[:] = tokens, answer
+    with capture(model, CapturePlan(BOUNDARIES, width)) as features:
+        for first in range(0, len(tokens), batch_rows):
+            rows = slice(first, first + batch_rows)
+            hidden = model.model(input_ids=chats.tokens[rows].long(), use_cache=False).last_hidden_state
+            chats.features[rows] = features.tensor.view(*hidden.shape[:2], -1)
+            chats.hidden[rows] = hidden
+            chats.greedy[rows] = model.lm_head(hidden).argmax(-1).int()
+            advance(hidden.shape[0] * hidden.shape[1])
+    return without_demo_prompts(chats, ChatFormat(tokenizer))
+
+
+def without_demo_prompts(chats: Chats, chat: ChatFormat) -> Chats:
     texts = [chat.decode(row) for row in chats.tokens.tolist()]
     unseen = [not any(prompt in text for prompt in PROMPTS) for text in texts]
     return chats.select(torch.tensor(np.flatnonzero(unseen)))
