@@ -1,0 +1,96 @@
+// Rows of T in pieces of 16 bytes: one 128-bit access where address and width allow (kAligned), else element by element.
+// The piece that a thread handles is the same either way, so that results do not depend on where a tensor lies.
+#pragma once
+
+#include <torch/headeronly/util/BFloat16.h>
+#include <torch/headeronly/util/Half.h>
+
+#include <cstdint>
+#include <initializer_list>
+#include <type_traits>
+
+#include "../core/device.cuh"
+#include "../kernels.h"
+
+namespace eagle3::cuda {
+
+template <class T>
+constexpr int kVec = 16 / sizeof(T);
+
+template <class T>
+struct alignas(16) Vec {
+  T lane[kVec<T>];
+};
+
+// How a 128-bit load is cached: kept for the next reader, or streamed past what others want to keep.
+enum class Cached { kDefault, kOnce };
+
+// Elements i .. i + kVec - 1 of a row of `size`; what lies past its end reads as zero.
+template <class T, bool kAligned, Cached kCached = Cached::kDefault>
+__device__ __forceinline__ Vec<T> load(const T* row, int64_t i, int64_t size) {
+  Vec<T> v;
+  if constexpr (kAligned) {
+    const int4* piece = reinterpret_cast<const int4*>(row + i);
+    *reinterpret_cast<int4*>(&v) = kCached == Cached::kOnce ? __ldcs(piece) : *piece;
+  } else {
+#pragma unroll
+    for (int e = 0; e < kVec<T>; ++e) v.lane[e] = i + e < size ? row[i + e] : T(0.0f);
+  }
+  return v;
+}
+
+// Writes what of the piece lies inside the row.
+template <class T, bool kAligned>
+__device__ __forceinline__ void store(T* row, int64_t i, int64_t size, const Vec<T>& v) {
+  if constexpr (kAligned) {
+    // A plain assignment is taken apart into four 32-bit stores where the lanes were computed one by one.
+    __stcg(reinterpret_cast<int4*>(row + i), *reinterpret_cast<const int4*>(&v));
+  } else {
+#pragma unroll
+    for (int e = 0; e < kVec<T>; ++e)
+      if (i + e < size) row[i + e] = v.lane[e];
+  }
+}
+
+template <class T>
+__device__ __forceinline__ Vec<T> zeros() {
+  Vec<T> v;
+#pragma unroll
+  for (int e = 0; e < kVec<T>; ++e) v.lane[e] = T(0.0f);
+  return v;
+}
+
+// --- host side: choosing a kernel's template arguments ---
+
+// Calls launch(T{}) with the element type.
+template <class Launch>
+int for_type(DType dtype, const Launch& launch) {
+  switch (dtype) {
+    case DType::kFloat32: return launch(float{});
+    case DType::kBFloat16: return launch(c10::BFloat16{});
+    case DType::kFloat16: return launch(c10::Half{});
+  }
+  return cudaErrorInvalidValue;
+}
+
+// Calls launch(std::true_type) where rows can be cut into aligned pieces: every base address, row stride and width (the
+// latter in elements of T) is a whole number of pieces. An absent tensor's null is.
+template <class T, class Launch>
+int for_layout(std::initializer_list<const void*> bases, std::initializer_list<int64_t> elements,
+               const Launch& launch) {
+  bool aligned = true;
+  for (const void* base : bases) aligned &= reinterpret_cast<uintptr_t>(base) % 16 == 0;
+  for (const int64_t count : elements) aligned &= count % kVec<T> == 0;
+  return aligned ? launch(std::true_type{}) : launch(std::false_type{});
+}
+
+constexpr int64_t ceil_div(int64_t a, int64_t b) { return (a + b - 1) / b; }
+
+// Threads of a block that shares a row: whole warps, with kPieces pieces for each thread if the row has as many.
+template <class T, int kPieces>
+unsigned threads_for_row(int64_t size, int64_t most) {
+  const int64_t threads = ceil_div(ceil_div(size, kVec<T>), kPieces * 32) * 32;
+  return static_cast<unsigned>(threads < 32 ? 32 : threads > most ? most : threads);
+}
+
+}  // namespace eagle3::cuda
