@@ -1,4 +1,4 @@
-#include "vec.cuh"
+#include "dispatch.cuh"
 
 namespace eagle3::cuda {
 namespace {
@@ -44,7 +44,7 @@ int capture(const CaptureParams& p, CUstream_st* stream) {
     const auto launch = [&](auto aligned) {
       const unsigned threads = threads_for_row<T, kPieces>(p.hidden_size, kMaxThreads);
       const int64_t parts = ceil_div(p.hidden_size, int64_t{threads} * kPieces * kVec<T>);
-      const dim3 grid(static_cast<unsigned>(p.rows), static_cast<unsigned>(parts));
+      const dim3 grid(grid_size(p.rows), grid_size(parts));
       EAGLE3_LAUNCH((capture_kernel<T, aligned.value>), grid, threads, 0, stream, p);
       return static_cast<int>(cudaGetLastError());
     };

@@ -6,11 +6,8 @@
 #include <torch/headeronly/util/Half.h>
 
 #include <cstdint>
-#include <initializer_list>
-#include <type_traits>
 
 #include "../core/device.cuh"
-#include "../kernels.h"
 
 namespace eagle3::cuda {
 
@@ -58,39 +55,6 @@ __device__ __forceinline__ Vec<T> zeros() {
 #pragma unroll
   for (int e = 0; e < kVec<T>; ++e) v.lane[e] = T(0.0f);
   return v;
-}
-
-// --- host side: choosing a kernel's template arguments ---
-
-// Calls launch(T{}) with the element type.
-template <class Launch>
-int for_type(DType dtype, const Launch& launch) {
-  switch (dtype) {
-    case DType::kFloat32: return launch(float{});
-    case DType::kBFloat16: return launch(c10::BFloat16{});
-    case DType::kFloat16: return launch(c10::Half{});
-  }
-  return cudaErrorInvalidValue;
-}
-
-// Calls launch(std::true_type) where rows can be cut into aligned pieces: every base address, row stride and width (the
-// latter in elements of T) is a whole number of pieces. An absent tensor's null is.
-template <class T, class Launch>
-int for_layout(std::initializer_list<const void*> bases, std::initializer_list<int64_t> elements,
-               const Launch& launch) {
-  bool aligned = true;
-  for (const void* base : bases) aligned &= reinterpret_cast<uintptr_t>(base) % 16 == 0;
-  for (const int64_t count : elements) aligned &= count % kVec<T> == 0;
-  return aligned ? launch(std::true_type{}) : launch(std::false_type{});
-}
-
-constexpr int64_t ceil_div(int64_t a, int64_t b) { return (a + b - 1) / b; }
-
-// Threads of a block that shares a row: whole warps, with kPieces pieces for each thread if the row has as many.
-template <class T, int kPieces>
-unsigned threads_for_row(int64_t size, int64_t most) {
-  const int64_t threads = ceil_div(ceil_div(size, kVec<T>), kPieces * 32) * 32;
-  return static_cast<unsigned>(threads < 32 ? 32 : threads > most ? most : threads);
 }
 
 }  // namespace eagle3::cuda
