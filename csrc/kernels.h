@@ -7,6 +7,8 @@
 
 #include <cstdint>
 
+struct CUstream_st;  // what a cudaStream_t points to
+
 namespace eagle3 {
 
 enum class DType : int32_t { kFloat32, kBFloat16, kFloat16 };
@@ -113,7 +115,9 @@ struct DraftAttentionParams {
   Indices row_offsets, cache_starts, cache_lengths;
   int64_t batch, num_rows, num_q_heads, num_kv_heads, head_dim;
   float scale;
-  void* out;  // [n, nq*d] contiguous
+  void* out;          // [n, nq*d] contiguous
+  int64_t num_slots;  // CUDA: rows of the cache; a sequence that claims rows outside it gets zeros
+  void* workspace;    // CUDA: cuda::draft_attention_workspace(...) bytes
 };
 
 // out = silu(gate_up[:, :i]) * gate_up[:, i:], computed in fp32, silu rounded to the dtype before the product (as eager).
@@ -145,6 +149,7 @@ struct ArgmaxTokensParams {
   int64_t* tokens;
   bool* valid;
   float* log_probs;  // null: not asked
+  void* workspace;   // CUDA: cuda::argmax_tokens_workspace(...) bytes
 };
 
 // accept_lengths[b] = 1 + length of the longest prefix with draft[b, i] == target[b, i] (draft -1 never matches);
@@ -169,5 +174,27 @@ void skinny_linear(const SkinnyLinearParams&);
 void argmax_tokens(const ArgmaxTokensParams&);
 void verify_greedy(const VerifyGreedyParams&);
 }  // namespace cpu
+
+// Each enqueues on `stream` and returns a cudaError_t, without synchronising or allocating: cudaErrorInvalidValue for
+// sizes it was not built for, else what the launch answered. Indices are read on the device; bad ones are never followed.
+namespace cuda {
+int capture(const CaptureParams&, CUstream_st* stream);
+int add_rms_norm(const AddRmsNormParams&, CUstream_st* stream);
+int gather_concat(const GatherConcatParams&, CUstream_st* stream);
+int accepted_rows(const AcceptedRowsParams&, CUstream_st* stream);
+int draft_input(const DraftInputParams&, CUstream_st* stream);
+int rope_append(const RopeAppendParams&, CUstream_st* stream);
+int draft_attention(const DraftAttentionParams&, CUstream_st* stream);  // head_dim up to kMaxHeadDim
+int silu_mul(const SiluMulParams&, CUstream_st* stream);
+int skinny_linear(const SkinnyLinearParams&, CUstream_st* stream);
+int argmax_tokens(const ArgmaxTokensParams&, CUstream_st* stream);
+int verify_greedy(const VerifyGreedyParams&, CUstream_st* stream);
+
+constexpr int kMaxHeadDim = 256;
+
+// Bytes of workspace, 16-byte aligned, that a call of these sizes needs; 0: none. Depends on nothing but the sizes.
+int64_t draft_attention_workspace(int64_t num_rows, int64_t num_q_heads, int64_t num_kv_heads, int64_t head_dim);
+int64_t argmax_tokens_workspace(int64_t num_rows, int64_t vocab_size);
+}  // namespace cuda
 
 }  // namespace eagle3

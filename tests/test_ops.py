@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import pytest
 import torch
+from backends import Backend
 from cases import EPS, Case, Inputs, cases_of
 from torch import Tensor
 
@@ -68,17 +69,17 @@ def each_case(*op_names: str):
 
 
 @each_case("capture_")
-def test_capture(case: Case):
+def test_capture(case: Case, run: Backend):
     ours, theirs = case.inputs(), case.inputs()
-    ops.capture_(**ours)
+    run("capture_", ours)
     reference.capture_(**theirs)
     assert_same_bits(ours["features"], theirs["features"])
 
 
 @each_case("add_rms_norm_", "add_rms_norm_capture_")
-def test_add_rms_norm(case: Case):
+def test_add_rms_norm(case: Case, run: Backend):
     ours, theirs = case.inputs(), case.inputs()
-    getattr(ops, case.op)(**ours)
+    run(case.op, ours)
     getattr(reference, case.op)(**theirs)
     assert_same_bits(ours["residual"], theirs["residual"])
     if "features" in ours:
@@ -89,9 +90,9 @@ def test_add_rms_norm(case: Case):
 
 
 @each_case("gather_concat", "gather_concat.out")
-def test_gather_concat(case: Case):
+def test_gather_concat(case: Case, run: Backend):
     inputs = case.inputs()
-    out = ops.gather_concat(**inputs)
+    out = run("gather_concat", inputs)
     assert out.dtype == case.dtype and ("out" not in inputs or out is inputs["out"])
     if inputs.get("norm_weights"):
         inputs.pop("out", None)
@@ -127,9 +128,9 @@ def test_gather_concat_writes_around_the_cache_what_is_larger_than_it():
 
 
 @each_case("accepted_rows")
-def test_accepted_rows(case: Case):
+def test_accepted_rows(case: Case, run: Backend):
     inputs = case.inputs()
-    for ours, theirs in zip(ops.accepted_rows(**inputs), reference.accepted_rows(**inputs), strict=True):
+    for ours, theirs in zip(run("accepted_rows", inputs), reference.accepted_rows(**inputs), strict=True):
         assert_same_bits(ours, theirs)
 
 
@@ -142,9 +143,9 @@ def test_accepted_rows_by_hand():
 
 
 @each_case("draft_input")
-def test_draft_input(case: Case):
+def test_draft_input(case: Case, run: Backend):
     inputs = case.inputs()
-    x = ops.draft_input(**inputs)
+    x = run("draft_input", inputs)
     expected = reference.draft_input(**in_float64(inputs))
     assert_within(x, expected, norm_bound(expected, case.dtype))
     assert (x[inputs["tokens"] == -1] == 0).all()
@@ -154,10 +155,10 @@ def test_draft_input(case: Case):
 
 
 @each_case("rope_append_")
-def test_rope_append(case: Case):
+def test_rope_append(case: Case, run: Backend):
     ours, before = case.inputs(), case.inputs()
     exact = in_float64(before)
-    ops.rope_append_(**ours)
+    run("rope_append_", ours)
     reference.rope_append_(**exact)
     # One rounding of a*cos - b*sin; where the two terms cancel, the error is that of the terms.
     largest = exact["qkv"].abs().amax() if exact["qkv"].numel() else 0.0
@@ -177,9 +178,9 @@ def test_rope_append(case: Case):
 
 
 @each_case("draft_attention")
-def test_draft_attention(case: Case):
+def test_draft_attention(case: Case, run: Backend):
     inputs = case.inputs()
-    out = ops.draft_attention(**inputs)
+    out = run("draft_attention", inputs)
     expected = reference.draft_attention(**in_float64(inputs))
     # One rounding. A float32 score of size t moves its probability by t*E, and so the mean of the values.
     largest = inputs["v_cache"].abs().amax().item()
@@ -189,20 +190,20 @@ def test_draft_attention(case: Case):
     assert (out[int(inputs["row_offsets"][-1]) :] == 0).all()
 
 
-def test_draft_attention_is_causal():
+def test_draft_attention_is_causal(run: Backend):
     """A row's result does not change with the keys and values of the rows after it."""
     (case,) = (c for c in cases_of("draft_attention") if c.name == "one-query-each-long-caches")
     inputs = case.inputs() | {"row_offsets": torch.tensor([0, 3]), "cache_starts": torch.tensor([0])}
     inputs["cache_lengths"] = torch.tensor([10])
-    first = ops.draft_attention(**inputs)
+    first = run("draft_attention", inputs)
     inputs["k_cache"][8:], inputs["v_cache"][8:] = 1e3, float("nan")
-    second = ops.draft_attention(**inputs)
+    second = run("draft_attention", inputs)
     assert_same_bits(first[0], second[0])
     assert second[1].isnan().all()
 
 
 @each_case("silu_mul")
-def test_silu_mul(case: Case):
+def test_silu_mul(case: Case, run: Backend):
     gate_up = case.inputs()["gate_up"]
     expected = reference.silu_mul(gate_up.double())
     up = gate_up.double().chunk(2, dim=-1)[1].abs()
@@ -211,13 +212,13 @@ def test_silu_mul(case: Case):
 
 
 @each_case("skinny_linear")
-def test_skinny_linear(case: Case):
+def test_skinny_linear(case: Case, run: Backend):
     inputs = case.inputs()
     exact = in_float64(inputs)
     expected = reference.skinny_linear(**exact)
     # One rounding, and float32 sums in a few parallel lanes: far better than one long chain's k roundings.
     magnitude = reference.skinny_linear(**{name: t if t is None else t.abs() for name, t in exact.items()})
-    assert_within(ops.skinny_linear(**inputs), expected, 1.01 * u(case.dtype) * expected.abs() + 4 * E * magnitude)
+    assert_within(run("skinny_linear", inputs), expected, 1.01 * u(case.dtype) * expected.abs() + 4 * E * magnitude)
 
 
 @pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16, torch.float16], ids=str)
@@ -233,9 +234,9 @@ def test_skinny_linear_is_row_invariant(dtype: torch.dtype, inputs: int, outputs
 
 
 @each_case("argmax_tokens")
-def test_argmax_tokens(case: Case):
+def test_argmax_tokens(case: Case, run: Backend):
     inputs = case.inputs()
-    tokens, valid, log_probs = ops.argmax_tokens(**inputs)
+    tokens, valid, log_probs = run("argmax_tokens", inputs)
     expected_tokens, expected_valid, _ = reference.argmax_tokens(**inputs)
     assert_same_bits(tokens, expected_tokens)
     assert_same_bits(valid, expected_valid)
@@ -244,21 +245,21 @@ def test_argmax_tokens(case: Case):
     assert_within(log_probs, expected, 16 * E * (1 + expected.abs()))
 
 
-def test_argmax_tokens_by_hand():
+def test_argmax_tokens_by_hand(run: Backend):
     (case,) = (c for c in cases_of("argmax_tokens") if c.name == "nan-and-ties")
-    tokens, valid, _ = ops.argmax_tokens(**case.inputs())
+    tokens, valid, _ = run("argmax_tokens", case.inputs())
     assert tokens.tolist() == [30, 30, 40, 40, 40, 20, 30, 40]
     assert valid.tolist() == [True, True, True, False, True, True, True, True]
 
 
 @each_case("verify_greedy")
-def test_verify_greedy(case: Case):
+def test_verify_greedy(case: Case, run: Backend):
     inputs = case.inputs()
-    for ours, theirs in zip(ops.verify_greedy(**inputs), reference.verify_greedy(**inputs), strict=True):
+    for ours, theirs in zip(run("verify_greedy", inputs), reference.verify_greedy(**inputs), strict=True):
         assert_same_bits(ours, theirs)
 
 
-def test_verify_greedy_by_hand():
+def test_verify_greedy_by_hand(run: Backend):
     (case,) = (c for c in cases_of("verify_greedy") if c.name == "mixed-index-dtypes")
-    lengths, bonus = ops.verify_greedy(**case.inputs())
+    lengths, bonus = run("verify_greedy", case.inputs())
     assert (lengths.tolist(), bonus.tolist()) == ([3, 2, 1], [3, 2, -1])

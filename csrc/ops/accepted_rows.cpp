@@ -4,6 +4,7 @@
 #include <tuple>
 
 #include "checks.h"
+#include "launch.h"
 
 namespace eagle3 {
 namespace {
@@ -13,14 +14,14 @@ std::tuple<at::Tensor, at::Tensor> accepted_rows(const at::Tensor& accept_length
   const Indices values = lengths.shape({-1}, "[B]").indices();
   const int64_t batch = lengths.size(0);
   TORCH_CHECK_VALUE(width >= 1, "accepted_rows: width is ", width, ", expected at least 1 (D + 1 rows per sequence)");
-  for (int64_t b = 0; b < batch; ++b) {
+  for (int64_t b = 0; b < batch && can_read_values(lengths.tensor()); ++b) {
     const int64_t length = index_at(values, b);
     TORCH_CHECK_VALUE(length >= 0 && length <= width, "accepted_rows: accept_lengths[", b, "] is ", length,
                       ", expected [0, width = ", width, "]");
   }
   const at::TensorOptions int64 = accept_lengths_.options().dtype(at::kLong);
   at::Tensor rows = at::empty({batch * width}, int64), row_offsets = at::empty({batch + 1}, int64);
-  cpu::accepted_rows({
+  launch<cpu::accepted_rows, cuda::accepted_rows>("accepted_rows", rows, {
       .accept_lengths = values,
       .batch = batch,
       .width = width,
@@ -34,4 +35,4 @@ std::tuple<at::Tensor, at::Tensor> accepted_rows(const at::Tensor& accept_length
 }  // namespace
 }  // namespace eagle3
 
-TORCH_LIBRARY_IMPL(eagle3_ext, CPU, m) { m.impl("accepted_rows", eagle3::accepted_rows); }
+EAGLE3_IMPL(m) { m.impl("accepted_rows", eagle3::accepted_rows); }

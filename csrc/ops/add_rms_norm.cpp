@@ -1,6 +1,7 @@
 #include <torch/library.h>
 
 #include "checks.h"
+#include "launch.h"
 
 namespace eagle3 {
 namespace {
@@ -27,8 +28,10 @@ AddRmsNormParams checked(const char* op, const at::Tensor& hidden_, const at::Te
 }
 
 void add_rms_norm_(const at::Tensor& hidden, const at::Tensor& residual, const at::Tensor& weight_, double eps) {
-  Arg weight("add_rms_norm_", "weight", weight_);
-  cpu::add_rms_norm(checked("add_rms_norm_", hidden, residual, weight, eps));
+  constexpr const char* kOp = "add_rms_norm_";
+  Arg weight(kOp, "weight", weight_);
+  const AddRmsNormParams params = checked(kOp, hidden, residual, weight, eps);
+  launch<cpu::add_rms_norm, cuda::add_rms_norm>(kOp, hidden, params);
 }
 
 void add_rms_norm_capture_(const at::Tensor& hidden, const at::Tensor& residual, const at::Tensor& weight_, double eps,
@@ -41,13 +44,13 @@ void add_rms_norm_capture_(const at::Tensor& hidden, const at::Tensor& residual,
   params.features = features.mutable_data();
   params.features_stride = features.row_stride();
   params.slot = slot;
-  cpu::add_rms_norm(params);
+  launch<cpu::add_rms_norm, cuda::add_rms_norm>(kOp, hidden, params);
 }
 
 }  // namespace
 }  // namespace eagle3
 
-TORCH_LIBRARY_IMPL(eagle3_ext, CPU, m) {
+EAGLE3_IMPL(m) {
   m.impl("add_rms_norm_", eagle3::add_rms_norm_);
   m.impl("add_rms_norm_capture_", eagle3::add_rms_norm_capture_);
 }

@@ -4,6 +4,7 @@
 #include <tuple>
 
 #include "checks.h"
+#include "launch.h"
 
 namespace eagle3 {
 namespace {
@@ -33,11 +34,13 @@ std::tuple<at::Tensor, at::Tensor, at::Tensor> argmax_tokens(const at::Tensor& l
   params.tokens = tokens.mutable_data_ptr<int64_t>();
   params.valid = valid.mutable_data_ptr<bool>();
   params.log_probs = with_log_probs ? log_probs.mutable_data_ptr<float>() : nullptr;
-  cpu::argmax_tokens(params);
+  const at::Tensor memory = workspace<cuda::argmax_tokens_workspace>(logits_, n, vocab_size);
+  params.workspace = memory.defined() ? memory.mutable_data_ptr() : nullptr;
+  launch<cpu::argmax_tokens, cuda::argmax_tokens>("argmax_tokens", logits_, params);
   return {tokens, valid, log_probs};
 }
 
 }  // namespace
 }  // namespace eagle3
 
-TORCH_LIBRARY_IMPL(eagle3_ext, CPU, m) { m.impl("argmax_tokens", eagle3::argmax_tokens); }
+EAGLE3_IMPL(m) { m.impl("argmax_tokens", eagle3::argmax_tokens); }

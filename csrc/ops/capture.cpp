@@ -1,6 +1,7 @@
 #include <torch/library.h>
 
 #include "checks.h"
+#include "launch.h"
 
 namespace eagle3 {
 namespace {
@@ -21,16 +22,16 @@ void capture_(const at::Tensor& features_, int64_t slot, const at::Tensor& hidde
       .features_stride = features.row_stride(),
       .hidden_stride = hidden.row_stride(),
   };
-  if (!residual_) return cpu::capture(params);
-
-  Arg residual("capture_", "residual", *residual_);
-  residual.shape(hidden_.sizes(), "[rows, H]").same_dtype_and_device(hidden).readable_rows();
-  params.residual = residual.data();
-  params.residual_stride = residual.row_stride();
-  cpu::capture(params);
+  Arg residual("capture_", "residual", residual_.value_or(hidden_));
+  if (residual_) {
+    residual.shape(hidden_.sizes(), "[rows, H]").same_dtype_and_device(hidden).readable_rows();
+    params.residual = residual.data();
+    params.residual_stride = residual.row_stride();
+  }
+  launch<cpu::capture, cuda::capture>("capture_", hidden_, params);
 }
 
 }  // namespace
 }  // namespace eagle3
 
-TORCH_LIBRARY_IMPL(eagle3_ext, CPU, m) { m.impl("capture_", eagle3::capture_); }
+EAGLE3_IMPL(m) { m.impl("capture_", eagle3::capture_); }

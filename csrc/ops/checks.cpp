@@ -107,8 +107,10 @@ Indices Arg::indices() {
   return {.data = data(), .is_int32 = type == at::kInt};
 }
 
-void check_padded_indices(const Arg& arg, const Indices& indices, int64_t limit) {
-  for (int64_t i = 0; i < arg.tensor().numel(); ++i) {
+void check_padded_indices(const Arg& arg, int64_t limit) {
+  const at::Tensor values = arg.tensor().cpu();
+  const Indices indices = Arg(arg.op(), "values", values).indices();
+  for (int64_t i = 0; i < values.numel(); ++i) {
     const int64_t value = index_at(indices, i);
     TORCH_CHECK_INDEX(value >= -1 && value < limit, arg.op(), ": ", arg.label(), "[", i, "] is ", value,
                       ", expected -1 (padding) or an index in [0, ", limit, ")");

@@ -54,8 +54,9 @@ class Arg {
   at::Tensor tensor_;
 };
 
-// IndexError unless every value is -1 (padding) or in [0, limit). Reads the values, so for tensors on the CPU only.
-void check_padded_indices(const Arg& arg, const Indices& indices, int64_t limit);
+// IndexError unless every value is -1 (padding) or in [0, limit). Reads the values: those on a GPU are copied, which waits
+// for its stream, so callers ask can_read_values() first unless their caller asked for the check.
+void check_padded_indices(const Arg& arg, int64_t limit);
 
 // IndexError unless slot is one of the whole hidden_size-wide slots of a features row.
 void check_slot(const Arg& features, int64_t slot, int64_t hidden_size);

@@ -2,6 +2,7 @@
 #include <torch/library.h>
 
 #include "checks.h"
+#include "launch.h"
 
 namespace eagle3 {
 namespace {
@@ -40,6 +41,7 @@ at::Tensor draft_attention(const at::Tensor& q_, const at::Tensor& k_cache_, con
   lengths.shape({batch}, "[B]").same_device(q);
 
   at::Tensor out = at::empty({q.size(0), nq * q.size(2)}, q_.options());
+  const at::Tensor memory = workspace<cuda::draft_attention_workspace>(q_, q.size(0), nq, nkv, q.size(2));
   const DraftAttentionParams params{
       .dtype = q.dtype(),
       .q = q.data(),
@@ -60,13 +62,15 @@ at::Tensor draft_attention(const at::Tensor& q_, const at::Tensor& k_cache_, con
       .head_dim = q.size(2),
       .scale = static_cast<float>(scale),
       .out = out.mutable_data_ptr(),
+      .num_slots = k_cache.size(0),
+      .workspace = memory.defined() ? memory.mutable_data_ptr() : nullptr,
   };
-  check_ranges(params, k_cache.size(0));
-  cpu::draft_attention(params);
+  if (can_read_values(q_)) check_ranges(params, k_cache.size(0));
+  launch<cpu::draft_attention, cuda::draft_attention>(kOp, q_, params);
   return out;
 }
 
 }  // namespace
 }  // namespace eagle3
 
-TORCH_LIBRARY_IMPL(eagle3_ext, CPU, m) { m.impl("draft_attention", eagle3::draft_attention); }
+EAGLE3_IMPL(m) { m.impl("draft_attention", eagle3::draft_attention); }

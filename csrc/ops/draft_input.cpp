@@ -2,6 +2,7 @@
 #include <torch/library.h>
 
 #include "checks.h"
+#include "launch.h"
 
 namespace eagle3 {
 namespace {
@@ -27,9 +28,9 @@ at::Tensor draft_input(const at::Tensor& tokens_, const at::Tensor& hidden_,
   token_embeddings.shape({n, h}, "[n, h]").same_dtype_and_device(hidden).readable_rows();
 
   const Indices token_values = tokens.indices();
-  if (!token_embeddings_) check_padded_indices(tokens, token_values, embed_weight.size(0));
+  if (!token_embeddings_ && can_read_values(tokens_)) check_padded_indices(tokens, embed_weight.size(0));
   at::Tensor x = at::empty({n, 2 * h}, hidden_.options());
-  cpu::draft_input({
+  launch<cpu::draft_input, cuda::draft_input>(kOp, hidden_, {
       .dtype = hidden.dtype(),
       .tokens = token_values,
       .hidden = hidden.data(),
@@ -51,4 +52,4 @@ at::Tensor draft_input(const at::Tensor& tokens_, const at::Tensor& hidden_,
 }  // namespace
 }  // namespace eagle3
 
-TORCH_LIBRARY_IMPL(eagle3_ext, CPU, m) { m.impl("draft_input", eagle3::draft_input); }
+EAGLE3_IMPL(m) { m.impl("draft_input", eagle3::draft_input); }

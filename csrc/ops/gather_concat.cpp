@@ -4,6 +4,7 @@
 #include <vector>
 
 #include "checks.h"
+#include "launch.h"
 
 namespace eagle3 {
 namespace {
@@ -63,14 +64,14 @@ at::Tensor gather(at::TensorList states_, const at::Tensor& rows_, NormWeights n
   Arg rows(kOp, "rows", rows_);
   params.rows = rows.shape({-1}, "[m]").same_device(states[0]).indices();
   params.num_rows = rows.size(0);
-  if (check) check_padded_indices(rows, params.rows, params.num_source_rows);
+  if (check) check_padded_indices(rows, params.num_source_rows);
 
   const int64_t width = params.num_states * params.hidden_size;
   Arg out(kOp, "out", given_out ? *given_out : at::empty({params.num_rows, width}, states_[0].options()));
   out.shape({params.num_rows, width}, "[m, K*H]").same_dtype_and_device(states[0]).writable_rows();
   params.out = out.mutable_data();
   params.out_stride = out.row_stride();
-  cpu::gather_concat(params);
+  launch<cpu::gather_concat, cuda::gather_concat>(kOp, out.tensor(), params);
   return out.tensor();
 }
 
@@ -87,7 +88,7 @@ void gather_concat_out(at::TensorList states, const at::Tensor& rows, NormWeight
 }  // namespace
 }  // namespace eagle3
 
-TORCH_LIBRARY_IMPL(eagle3_ext, CPU, m) {
+EAGLE3_IMPL(m) {
   m.impl("gather_concat", eagle3::gather_concat);
   m.impl("gather_concat.out", eagle3::gather_concat_out);
 }

@@ -6,6 +6,7 @@
 #include <algorithm>
 
 #include "checks.h"
+#include "launch.h"
 
 namespace eagle3 {
 namespace {
@@ -32,7 +33,7 @@ void skinny(const at::Tensor& x, const at::Tensor& weight, const std::optional<a
   p.n = weight.size(0);
   p.k = x.size(1);
   p.x_stride = x.stride(0);
-  cpu::skinny_linear(p);
+  launch<cpu::skinny_linear, cuda::skinny_linear>("skinny_linear", x, p);
 }
 
 // In fp32, a slice of the weight at a time, so that the widened weight never exists as a whole.
@@ -53,11 +54,7 @@ void widened(const at::Tensor& x, const at::Tensor& weight, const std::optional<
 
 void linear(const at::Tensor& x, const at::Tensor& weight, const std::optional<at::Tensor>& bias, at::Tensor& y) {
   if (y.numel() == 0) return;
-  if (!x.is_cpu()) {
-    at::linear_out(y, x, weight, bias);
-    return;
-  }
-  const bool native_gemm = has_native_gemm(x.scalar_type());
+  const bool native_gemm = !has_cpu_kernel(x) || has_native_gemm(x.scalar_type());
   if (x.size(0) <= (native_gemm ? kSkinnyRows : kSkinnyRowsWithoutGemm)) {
     skinny(x, weight, bias, y);
   } else if (native_gemm) {

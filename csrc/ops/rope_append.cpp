@@ -1,6 +1,7 @@
 #include <torch/library.h>
 
 #include "checks.h"
+#include "launch.h"
 
 namespace eagle3 {
 namespace {
@@ -25,14 +26,15 @@ void rope_append_(const at::Tensor& qkv_, const at::Tensor& positions_, const at
                     ", expected an even number up to head_dim = ", head_dim);
 
   const Indices position_values = positions.indices(), slot_values = slots.indices();
-  check_padded_indices(slots, slot_values, num_slots);
-  for (int64_t i = 0; i < n; ++i) {  // a padded row may carry any position
+  const bool can_read = can_read_values(slots_);
+  if (can_read) check_padded_indices(slots, num_slots);
+  for (int64_t i = 0; i < n && can_read; ++i) {  // a padded row may carry any position
     const int64_t position = index_at(position_values, i);
     const bool padding = index_at(slot_values, i) == -1;
     TORCH_CHECK_INDEX(padding || (position >= 0 && position < max_position), kOp, ": positions[", i, "] is ", position,
                       ", expected [0, max_position = ", max_position, ")");
   }
-  cpu::rope_append({
+  launch<cpu::rope_append, cuda::rope_append>(kOp, qkv_, {
       .dtype = qkv.dtype(),
       .qkv = qkv.mutable_data(),
       .qkv_stride = qkv.row_stride(),
@@ -54,4 +56,4 @@ void rope_append_(const at::Tensor& qkv_, const at::Tensor& positions_, const at
 }  // namespace
 }  // namespace eagle3
 
-TORCH_LIBRARY_IMPL(eagle3_ext, CPU, m) { m.impl("rope_append_", eagle3::rope_append_); }
+EAGLE3_IMPL(m) { m.impl("rope_append_", eagle3::rope_append_); }

@@ -1,7 +1,11 @@
 // Every op's schema, on one screen. Implementations: csrc/ops/<op>.cpp; meaning: eagle3_ext/reference.py.
 #include <torch/library.h>
 
-TORCH_LIBRARY(eagle3_ext, m) {
+#include "launch.h"
+
+namespace {
+
+void define(torch::Library& m) {
   m.def("capture_(Tensor(a!) features, int slot, Tensor hidden, Tensor? residual=None) -> ()");
   m.def("add_rms_norm_(Tensor(a!) hidden, Tensor(b!) residual, Tensor weight, float eps) -> ()");
   m.def("add_rms_norm_capture_(Tensor(a!) hidden, Tensor(b!) residual, Tensor weight, float eps, "
@@ -23,3 +27,8 @@ TORCH_LIBRARY(eagle3_ext, m) {
         "(Tensor tokens, Tensor valid, Tensor log_probs)");
   m.def("verify_greedy(Tensor draft_tokens, Tensor target_tokens) -> (Tensor accept_lengths, Tensor next_tokens)");
 }
+
+const torch::detail::TorchLibraryInit definition(torch::Library::DEF, define, eagle3::kNamespace, std::nullopt,
+                                                 __FILE__, __LINE__);
+
+}  // namespace

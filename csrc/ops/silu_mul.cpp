@@ -2,6 +2,7 @@
 #include <torch/library.h>
 
 #include "checks.h"
+#include "launch.h"
 
 namespace eagle3 {
 namespace {
@@ -11,7 +12,7 @@ at::Tensor silu_mul(const at::Tensor& gate_up_) {
   const int64_t width = gate_up.shape({-1, -1}, "[n, 2i]").readable_rows().size(1);
   TORCH_CHECK_VALUE(width % 2 == 0, "silu_mul: gate_up has width ", width, ", expected an even number: gate, then up");
   at::Tensor out = at::empty({gate_up.size(0), width / 2}, gate_up_.options());
-  cpu::silu_mul({
+  launch<cpu::silu_mul, cuda::silu_mul>("silu_mul", gate_up_, {
       .dtype = gate_up.dtype(),
       .gate_up = gate_up.data(),
       .out = out.mutable_data_ptr(),
@@ -25,4 +26,4 @@ at::Tensor silu_mul(const at::Tensor& gate_up_) {
 }  // namespace
 }  // namespace eagle3
 
-TORCH_LIBRARY_IMPL(eagle3_ext, CPU, m) { m.impl("silu_mul", eagle3::silu_mul); }
+EAGLE3_IMPL(m) { m.impl("silu_mul", eagle3::silu_mul); }

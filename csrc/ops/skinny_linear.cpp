@@ -2,6 +2,7 @@
 #include <torch/library.h>
 
 #include "checks.h"
+#include "launch.h"
 #include "linear.h"
 
 namespace eagle3 {
@@ -25,4 +26,4 @@ at::Tensor skinny_linear(const at::Tensor& x_, const at::Tensor& weight_, const 
 }  // namespace
 }  // namespace eagle3
 
-TORCH_LIBRARY_IMPL(eagle3_ext, CPU, m) { m.impl("skinny_linear", eagle3::skinny_linear); }
+EAGLE3_IMPL(m) { m.impl("skinny_linear", eagle3::skinny_linear); }

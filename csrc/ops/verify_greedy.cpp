@@ -4,6 +4,7 @@
 #include <tuple>
 
 #include "checks.h"
+#include "launch.h"
 
 namespace eagle3 {
 namespace {
@@ -15,7 +16,7 @@ std::tuple<at::Tensor, at::Tensor> verify_greedy(const at::Tensor& draft_tokens_
   target.shape({batch, num_draft_tokens + 1}, "[B, D + 1]").same_device(draft);
   const at::TensorOptions int64 = draft_tokens_.options().dtype(at::kLong);
   at::Tensor accept_lengths = at::empty({batch}, int64), next_tokens = at::empty({batch}, int64);
-  cpu::verify_greedy({
+  launch<cpu::verify_greedy, cuda::verify_greedy>("verify_greedy", draft_tokens_, {
       .draft_tokens = draft.indices(),
       .target_tokens = target.indices(),
       .batch = batch,
@@ -29,4 +30,4 @@ std::tuple<at::Tensor, at::Tensor> verify_greedy(const at::Tensor& draft_tokens_
 }  // namespace
 }  // namespace eagle3
 
-TORCH_LIBRARY_IMPL(eagle3_ext, CPU, m) { m.impl("verify_greedy", eagle3::verify_greedy); }
+EAGLE3_IMPL(m) { m.impl("verify_greedy", eagle3::verify_greedy); }

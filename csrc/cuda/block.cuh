@@ -1,0 +1,36 @@
+// Reductions over a warp and a block. Every order of addition is fixed, so that results repeat bit for bit.
+//
+// Blocks are whole warps and all threads take part.
+#pragma once
+
+#include <cstdint>
+
+#include "../core/device.cuh"
+
+namespace eagle3::cuda {
+
+constexpr unsigned kAllLanes = 0xffffffffu;
+constexpr int kMaxWarps = 32;
+
+__device__ __forceinline__ int lane_index() { return static_cast<int>(threadIdx.x % 32); }
+__device__ __forceinline__ int warp_index() { return static_cast<int>(threadIdx.x / 32); }
+__device__ __forceinline__ int num_warps() { return static_cast<int>(blockDim.x / 32); }
+
+__device__ __forceinline__ float warp_sum(float value) {
+#pragma unroll
+  for (int offset = 16; offset > 0; offset /= 2) value += __shfl_xor_sync(kAllLanes, value, offset);
+  return value;
+}
+
+// The sum over the block, in every thread. Once per kernel: a second call would race with the first one's readers.
+__device__ __forceinline__ float block_sum(float value) {
+  __shared__ float parts[kMaxWarps];
+  value = warp_sum(value);
+  if (lane_index() == 0) parts[warp_index()] = value;
+  __syncthreads();
+  float sum = 0.0f;
+  for (int w = 0; w < num_warps(); ++w) sum += parts[w];
+  return sum;
+}
+
+}  // namespace eagle3::cuda
