@@ -164,10 +164,9 @@ __global__ void __launch_bounds__(kThreads) attention_parts_kernel(const DraftAt
     state[h].start(query);
   }
 
-  const int64_t kv_head = first_head / (p.num_q_heads / p.num_kv_heads), stride = p.num_kv_heads * d;
-  const int64_t offset = keys.start * stride + kv_head * d;
-  const T* k_cache = static_cast<const T*>(p.k_cache) + offset;
-  const T* v_cache = static_cast<const T*>(p.v_cache) + offset;
+  const int64_t kv_head = first_head / (p.num_q_heads / p.num_kv_heads);
+  const T* k_cache = static_cast<const T*>(p.k_cache) + keys.start * p.k_stride + kv_head * p.k_head_stride;
+  const T* v_cache = static_cast<const T*>(p.v_cache) + keys.start * p.v_stride + kv_head * p.v_head_stride;
   for (int64_t base = begin; base < end; base += teams * kBatch) {
     Dims<T> key[kBatch], value[kBatch];
     bool inside[kBatch];
@@ -175,8 +174,8 @@ __global__ void __launch_bounds__(kThreads) attention_parts_kernel(const DraftAt
     for (int j = 0; j < kBatch; ++j) {
       const int64_t t = base + j * teams + team;
       inside[j] = t < end;
-      key[j].template read<kAligned>(k_cache + t * stride, dim, d, inside[j]);
-      value[j].template read<kAligned>(v_cache + t * stride, dim, d, inside[j]);
+      key[j].template read<kAligned>(k_cache + t * p.k_stride, dim, d, inside[j]);
+      value[j].template read<kAligned>(v_cache + t * p.v_stride, dim, d, inside[j]);
     }
 #pragma unroll
     for (int h = 0; h < kHeads; ++h) {
@@ -244,7 +243,8 @@ int draft_attention(const DraftAttentionParams& p, CUstream_st* stream) {
   if (p.head_dim > kMaxHeadDim) return cudaErrorInvalidValue;
   return for_type(p.dtype, [&](auto type) {
     using T = decltype(type);
-    return for_layout<T>({p.q, p.k_cache, p.v_cache}, {p.q_stride, p.head_dim}, [&](auto aligned) {
+    const auto strides = {p.q_stride, p.head_dim, p.k_stride, p.k_head_stride, p.v_stride, p.v_head_stride};
+    return for_layout<T>({p.q, p.k_cache, p.v_cache}, strides, [&](auto aligned) {
       if constexpr (aligned.value) {  // misaligned heads are served one by one: no model has them
         const int64_t group = p.num_q_heads / p.num_kv_heads;
         if (group % 4 == 0) return launch<T, 4, true>(p, stream);
