@@ -139,3 +139,17 @@ def half_rotation_table(theta: float, head_dim: int, length: int, rope: Rope) ->
     cos, sin = rope_table(theta, rotated, length, rope=rope).chunk(2, dim=-1)
     passing = torch.ones(length, (head_dim - rotated) // 2)
     return torch.cat([cos, passing, sin, torch.zeros_like(passing)], dim=-1)
+
+
+def flat_positions(positions: torch.Tensor, rows: int) -> torch.Tensor:
+    """Positions [rows], from that or from mrope's [3, rows] with equal rows.
+
+    Raises ValueError for another shape, or for rows that differ: no drafter is fed with image grids.
+    """
+    if positions.shape[-1:] != (rows,) or positions.shape[:-1] not in ((), (3,)):
+        raise ValueError(f"positions is {list(positions.shape)} for {rows} rows; expected [{rows}] or [3, {rows}]")
+    if positions.dim() == 1:
+        return positions
+    if not torch.equal(positions[:1].expand_as(positions), positions):
+        raise ValueError("positions has three rows that differ (mrope over images); only equal rows are supported")
+    return positions[0]
