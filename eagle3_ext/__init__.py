@@ -23,7 +23,7 @@ from .errors import BoundaryError, CheckpointError, FeatureWidthError  # noqa: E
 __version__ = "0.1.0"
 
 _HOME_OF = {
-    "CapturePlan": "features",
+    "CapturePlan": "plan",
     "Checkpoint": "checkpoint",
     "DecodeStats": "stats",
     "Drafter": "drafter",
@@ -35,7 +35,7 @@ _HOME_OF = {
     "capture": "features",
     "greedy_decode": "decoder",
     "load_checkpoint": "checkpoint",
-    "resolve_plan": "features",
+    "resolve_plan": "plan",
 }
 
 __all__ = [

@@ -12,9 +12,11 @@ import torch
 
 from . import _C
 from .checkpoint import Checkpoint, DrafterConfig, load_checkpoint
-from .errors import CheckpointError, FeatureWidthError
-from .features import CapturePlan, resolve_plan
-from .rope import rope_table
+from .errors import FeatureWidthError
+from .native_form import native_weights, not_native
+from .plan import CapturePlan, resolve_plan
+from .rope import flat_positions
+from .sharing import shared_table
 
 if TYPE_CHECKING:
     from transformers import PreTrainedModel
@@ -59,10 +61,14 @@ class Drafter:
     ) -> None:
         """Takes canonical `weights` of one floating dtype, embed_tokens.weight and lm_head.weight included.
 
-        Raises ValueError for sizes below 1 and for weights that are missing, misshapen or of mixed dtypes.
+        Raises ValueError for sizes below 1, for weights that are missing, misshapen or of mixed dtypes, and for a form of
+        drafter the native code does not compute (`not_native`).
         """
         if max_batch < 1 or max_length < 1:
             raise ValueError(f"max_batch is {max_batch} and max_length is {max_length}; both must be at least 1")
+        missing = not_native(config)
+        if missing:
+            raise ValueError(f"the native drafter does not compute {', '.join(missing)}; reference.Drafter does")
         if max_length > config.max_position_embeddings:
             warnings.warn(
                 f"max_length is {max_length}, but the drafter's file says max_position_embeddings "
@@ -73,8 +79,7 @@ class Drafter:
         self.max_batch, self.max_length = max_batch, max_length
         self.dtype = weights["embed_tokens.weight"].dtype
         self.device = torch.device("cpu")
-        table = rope_table(config.rope_theta, config.head_dim, max_length)
-        self._native = _C.Drafter(config, {**weights, "cos_sin": table}, max_batch, max_length)
+        self._native = _C.Drafter(config, native_weights(config, weights, max_length), max_batch, max_length)
 
     @classmethod
     def from_pretrained(
@@ -87,10 +92,14 @@ class Drafter:
         boundaries: Sequence[int] | None = None,
         max_batch: int = 1,
         max_length: int | None = None,
+        norm_before_residual: bool | None = None,
     ) -> Drafter:
-        """Loads the checkpoint folder `path`; see `from_checkpoint`. Raises what `load_checkpoint` raises, too."""
+        """Loads the checkpoint folder `path`; see `from_checkpoint` and, for norm_before_residual, `load_checkpoint`.
+
+        Raises what `load_checkpoint` raises, too.
+        """
         return cls.from_checkpoint(
-            load_checkpoint(path),
+            load_checkpoint(path, norm_before_residual=norm_before_residual),
             model,
             dtype=dtype,
             device=device,
@@ -118,24 +127,35 @@ class Drafter:
 
         Raises:
             BoundaryError, FeatureWidthError: the plan does not fit the model, see `features.resolve_plan`.
-            CheckpointError: the checkpoint needs the model's embedding or head, but their sizes differ.
-            ValueError: another device than the CPU, or a dtype the kernels do not have.
+            CheckpointError: the checkpoint needs the model's embedding or head, which is of another size, quantised,
+                offloaded or under an adapter, see `sharing.shared_table`.
+            ValueError: another device than the CPU, a dtype the kernels do not have, or a form of drafter that is not
+                native, see `native_form.not_native`.
         """
         config = checkpoint.config
         target = model.config.get_text_config()
-        plan = resolve_plan(config, target.num_hidden_layers, target.hidden_size, boundaries)
-        embedding = model.get_input_embeddings().weight
-        dtype = dtype or embedding.dtype
+        plan = resolve_plan(
+            config, target.num_hidden_layers, target.hidden_size, boundaries, checkpoint.provenance
+        )
+        if str(getattr(target, "model_type", "")).startswith("llama4") and not config.rope.interleaved:
+            warnings.warn(
+                "the target is a Llama 4, whose RoPE is interleaved; drafters trained beside it usually are too, but this "
+                "file does not say so (config key rope_interleave)",
+                stacklevel=2,
+            )
+        embedding = model.get_input_embeddings()
+        dtype = dtype or embedding.weight.dtype
         if dtype not in DTYPES:
             raise ValueError(f"dtype is {dtype}; the drafter runs in {', '.join(map(str, DTYPES))}")
         if device is not None and torch.device(device).type != "cpu":
             raise ValueError(f"device is {device}; this version of the drafter runs on the CPU only")
         weights = dict(checkpoint.weights)
+        h = config.hidden_size
         if not config.own_embedding:
-            weights["embed_tokens.weight"] = _shared(embedding, "embedding", config.vocab_size, config.hidden_size)
-        if not config.own_head:
-            head = model.get_output_embeddings().weight
-            weights["lm_head.weight"] = _shared(head, "head", config.draft_vocab_size, config.hidden_size)
+            weights["embed_tokens.weight"] = shared_table(embedding, "embed_tokens.weight", config.vocab_size, h)
+        if not config.own_head and not config.tied_head:
+            head = model.get_output_embeddings()
+            weights["lm_head.weight"] = shared_table(head, "lm_head.weight", config.draft_vocab_size, h)
         weights = {
             name: weight if name == "target_ids" else weight.to("cpu", dtype) for name, weight in weights.items()
         }
@@ -160,7 +180,7 @@ class Drafter:
         Args:
             features: [m, K*H], in the drafter's dtype. Nothing else is ever fused.
             tokens: int64 or int32 [m], in [0, V).
-            positions: int64 or int32 [m], those of the features' rows, in [0, max_length).
+            positions: int64 or int32 [m], those of the features' rows, in [0, max_length); or mrope's [3, m], equal.
             row_offsets: int64 or int32 [B + 1]; sequence b owns rows row_offsets[b] .. row_offsets[b + 1]. Rows past
                 row_offsets[B] are padding and write nothing; a sequence without rows is not extended.
             sequences: [B], which sequences these are; 0 .. B-1 if absent.
@@ -172,6 +192,8 @@ class Drafter:
             ValueError: another rank, dtype, device or row count, or a sequence longer than max_length.
         """
         self._check_features(features)
+        if positions.dim() == 2:
+            positions = flat_positions(positions, features.shape[0])
         self._native.extend(features, tokens, positions, row_offsets, sequences, token_embeddings)
 
     def draft(self, num_tokens: int) -> DraftTokens:
@@ -204,7 +226,7 @@ class Drafter:
         source = f"fc.weight [{self.config.hidden_size}, {plan.width}]; " if self.config.fusion == "fc" else ""
         raise FeatureWidthError(
             f"features have width {width}; this drafter fuses {count} x {state} = {self.config.features_width} "
-            f"({source}it {plan}). {self._likely_cause(width)}"
+            f"({source}it {plan.describe()}). {self._likely_cause(width)}"
         )
 
     def _likely_cause(self, width: int) -> str:
@@ -216,13 +238,3 @@ class Drafter:
         if width % state == 0:
             return f"{width} is {width // state} hidden states: another number of layers was captured."
         return f"{width} is no multiple of the target's hidden size {state}: the features are another model's."
-
-
-def _shared(weight: torch.Tensor, what: str, rows: int, width: int) -> torch.Tensor:
-    """The first `rows` rows of the target's table (tables are often padded), if it is as wide as the drafter."""
-    if weight.shape[0] < rows or weight.shape[1] != width:
-        raise CheckpointError(
-            f"the drafter's file has no {what} of its own and needs [{rows}, {width}]; the target's is "
-            f"{list(weight.shape)}"
-        )
-    return weight.detach()[:rows]

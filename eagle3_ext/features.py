@@ -1,130 +1,14 @@
-"""From the target's layers to the drafter's features: which states, the packed buffer, and the hooks that fill it.
-
-Boundary 0 is the embedding output, boundary i + 1 the output of decoder layer i, boundary n the last layer's output
-before the final norm. Nothing else in this project numbers layers.
-"""
+"""From the target's layers to the drafter's features: the packed buffer, and the hooks that fill it."""
 
 from __future__ import annotations
 
-import warnings
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator
 from contextlib import ExitStack, contextmanager
-from dataclasses import dataclass
-from typing import TYPE_CHECKING
 
 import torch
 
 from .errors import BoundaryError, FeatureWidthError
-
-if TYPE_CHECKING:
-    from .checkpoint import DrafterConfig
-
-
-def boundary_name(boundary: int) -> str:
-    """What lives at a boundary, in words: "the embedding output" or "the output of layer 30"."""
-    return "the embedding output" if boundary == 0 else f"the output of layer {boundary - 1}"
-
-
-@dataclass(frozen=True)
-class CapturePlan:
-    """Which hidden states make one features row, in which order and width.
-
-    Attributes:
-        boundaries: ascending and distinct, one per captured state (K of them).
-        hidden_size: H, the target's hidden size.
-        final_norm: capture after the final norm instead; only with the single boundary n.
-    """
-
-    boundaries: tuple[int, ...]
-    hidden_size: int
-    final_norm: bool = False
-
-    def __post_init__(self) -> None:
-        object.__setattr__(self, "boundaries", tuple(int(boundary) for boundary in self.boundaries))
-        if not self.boundaries or self.hidden_size < 1:
-            raise BoundaryError(f"a plan needs boundaries and a hidden size, got {self.boundaries}, {self.hidden_size}")
-        if self.boundaries[0] < 0 or any(a >= b for a, b in zip(self.boundaries, self.boundaries[1:])):
-            raise BoundaryError(f"boundaries must be >= 0, distinct and ascending, got {self.boundaries}")
-        if self.final_norm and len(self.boundaries) != 1:
-            raise BoundaryError(f"final_norm captures the one state after the last layer; got {self.boundaries}")
-
-    @property
-    def width(self) -> int:
-        """K*H, the last dimension of features."""
-        return len(self.boundaries) * self.hidden_size
-
-    def describe(self) -> str:
-        """One line: "captures the outputs of layers 2, 30, 58 (boundaries 3, 31, 59) -> 3 x 7168 = 21504"."""
-        layers = [str(boundary - 1) for boundary in self.boundaries if boundary > 0]
-        parts = ["the embedding output"] if self.boundaries[0] == 0 else []
-        if self.final_norm:
-            parts = ["the final norm's output"]
-        elif layers:
-            outputs = "the outputs of layers" if len(layers) > 1 else "the output of layer"
-            parts.append(f"{outputs} {', '.join(layers)}")
-        count = len(self.boundaries)
-        numbers = ("boundaries " if count > 1 else "boundary ") + ", ".join(map(str, self.boundaries))
-        return f"captures {' and '.join(parts)} ({numbers}) -> {count} x {self.hidden_size} = {self.width}"
-
-    def __str__(self) -> str:
-        return self.describe()
-
-
-def _chosen_boundaries(config: DrafterConfig, num_layers: int, boundaries: Sequence[int] | None) -> Sequence[int]:
-    if boundaries is not None:
-        return boundaries
-    if config.fusion == "none":
-        return (num_layers,)
-    if config.boundaries is not None:
-        return config.boundaries
-    if config.num_states != 3:
-        raise BoundaryError(
-            f"the drafter's file names no layers and fuses {config.num_states} states; "
-            "the default (2, n//2, n-3) has 3. Pass boundaries=."
-        )
-    return (2, num_layers // 2, num_layers - 3)
-
-
-def resolve_plan(
-    config: DrafterConfig, num_layers: int, target_hidden_size: int, boundaries: Sequence[int] | None = None
-) -> CapturePlan:
-    """The capture plan of a drafter on a target of `num_layers` layers and hidden size `target_hidden_size`.
-
-    `boundaries` overrides the file's; a file without any gets the published default (2, n//2, n-3). A drafter without
-    fc (fusion "none") takes the state after the final norm. Engines concatenate in ascending order whatever order a
-    file lists, so another order is sorted with a warning.
-
-    Raises:
-        BoundaryError: a boundary is out of [0, n] or repeated, or the number of states is not the drafter's.
-        FeatureWidthError: the drafter was trained on another hidden size than the target's.
-    """
-    chosen = [int(boundary) for boundary in _chosen_boundaries(config, num_layers, boundaries)]
-    outside = [boundary for boundary in chosen if not 0 <= boundary <= num_layers]
-    if outside:
-        raise BoundaryError(
-            f"boundaries {outside} of {tuple(chosen)} are outside [0, {num_layers}]; the target has {num_layers} layers"
-        )
-    if len(set(chosen)) != len(chosen):
-        raise BoundaryError(f"boundaries {tuple(chosen)} repeat on a target of {num_layers} layers; pass distinct ones")
-    if chosen != sorted(chosen):
-        warnings.warn(
-            f"boundaries {tuple(chosen)} are not ascending; captured and fused as {tuple(sorted(chosen))}, "
-            "as every engine does",
-            stacklevel=2,
-        )
-    if len(chosen) != config.num_states:
-        raise BoundaryError(
-            f"{len(chosen)} boundaries {tuple(chosen)}, but the drafter fuses {config.num_states} states of width "
-            f"{config.target_hidden_size} = {config.num_states * config.target_hidden_size}"
-        )
-    if config.target_hidden_size != target_hidden_size:
-        raise FeatureWidthError(
-            f"the drafter fuses {config.num_states} x {config.target_hidden_size} = "
-            f"{config.num_states * config.target_hidden_size}, but the target's hidden size is {target_hidden_size}: "
-            "this drafter belongs to another target"
-        )
-    final_norm = config.fusion == "none" and chosen == [num_layers]
-    return CapturePlan(tuple(sorted(chosen)), target_hidden_size, final_norm)
+from .plan import CapturePlan, boundary_name
 
 
 class Features:
@@ -177,7 +61,7 @@ class Features:
         name = boundary_name(self.plan.boundaries[slot])
         if hidden.shape[-1] != self.plan.hidden_size:
             raise FeatureWidthError(
-                f"{name} has width {hidden.shape[-1]}; the plan expects {self.plan.hidden_size} ({self.plan})"
+                f"{name} has width {hidden.shape[-1]}; the plan expects {self.plan.hidden_size} ({self.plan.describe()})"
             )
         state = hidden.detach().reshape(-1, self.plan.hidden_size)
         first_rows = self._end_row - self._first_row
@@ -243,7 +127,7 @@ class Features:
         if not missing:
             return
         if not self._arrived:
-            raise BoundaryError(f"the features hold no forward yet ({self.plan}): run the target under capture")
+            raise BoundaryError(f"the features hold no forward yet ({self.plan.describe()}): run the target under capture")
         names = ", ".join(f"boundary {boundary} ({boundary_name(boundary)})" for boundary in missing)
         raise BoundaryError(f"the last forward (generation {self.generation}) did not deliver {names}")
 
@@ -263,7 +147,7 @@ class CaptureHooks:
         self.decoder, self.layers = _find_decoder(model)
         num_layers = len(self.layers)
         if plan.boundaries[-1] > num_layers:
-            raise BoundaryError(f"boundary {plan.boundaries[-1]} is beyond the target's {num_layers} layers ({plan})")
+            raise BoundaryError(f"boundary {plan.boundaries[-1]} is beyond the target's {num_layers} layers ({plan.describe()})")
         if plan.final_norm and plan.boundaries != (num_layers,):
             raise BoundaryError(f"final_norm needs boundaries ({num_layers},), the plan has {plan.boundaries}")
 

@@ -8,8 +8,9 @@ from typing import Literal, Protocol
 
 import torch
 
-from .features import CaptureHooks, CapturePlan, Features
+from .features import CaptureHooks, Features
 from .native_linear import NativeLinears
+from .plan import CapturePlan
 from .row_invariant_attention import RowInvariantAttention
 
 DEFAULT_MAX_LENGTH = 4096

@@ -7,7 +7,8 @@ import torch
 from transformers import LlamaConfig, LlamaForCausalLM
 
 from eagle3_ext.errors import BoundaryError, FeatureWidthError
-from eagle3_ext.features import CaptureHooks, CapturePlan, Features, capture, resolve_plan
+from eagle3_ext.features import CaptureHooks, CapturePlan, Features, capture
+from eagle3_ext.plan import resolve_plan
 
 H, LAYERS, VOCAB = 32, 8, 61
 

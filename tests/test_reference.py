@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+import dataclasses
 import math
 
 import pytest
 import torch
 from torch.nn.functional import linear, rms_norm, scaled_dot_product_attention
-from transformers import LlamaConfig
+from transformers import DeepseekV3Config, LlamaConfig, Qwen3Config
+from transformers.models.deepseek_v3.modeling_deepseek_v3 import DeepseekV3Attention, DeepseekV3RotaryEmbedding
 from transformers.models.llama.modeling_llama import (
     LlamaAttention,
     LlamaMLP,
@@ -15,12 +17,13 @@ from transformers.models.llama.modeling_llama import (
     LlamaRotaryEmbedding,
     apply_rotary_pos_emb,
 )
+from transformers.models.qwen3.modeling_qwen3 import Qwen3Attention
 
 from eagle3_ext import reference
-from eagle3_ext.checkpoint import DrafterConfig
+from eagle3_ext.checkpoint import DrafterConfig, Layer, Mla
 from eagle3_ext.checkpoint.config import expected_shapes
 from eagle3_ext.errors import FeatureWidthError
-from eagle3_ext.rope import rope_table
+from eagle3_ext.rope import Rope, rope_table
 
 F64 = torch.float64
 
@@ -49,6 +52,7 @@ def rows(config: DrafterConfig, count: int, start: int = 0, seed: int = 1) -> di
     return {"features": features, "tokens": tokens, "positions": torch.arange(start, start + count)}
 
 
+MLA = Mla(q_lora_rank=7, kv_lora_rank=8, nope_head_dim=6, rope_head_dim=4, v_head_dim=5)
 VARIANTS = {
     "published": {},
     "norm-before-residual": {"norm_before_residual": True},
@@ -58,6 +62,30 @@ VARIANTS = {
     "no-final-norm": {"has_final_norm": False, "logit_scale": 0.5},
     "no-fc": {"fusion": "none", "num_states": 1, "target_hidden_size": 24},
     "full-vocabulary": {"draft_vocab_size": 29},
+    "tied-head": {"draft_vocab_size": 29, "own_head": False, "tied_head": True},
+    "five-states": {"num_states": 5},
+    "qk-norm": {"qk_norm": True},
+    "biases": {"qkv_bias": True, "o_bias": True, "mlp_bias": True, "fc_bias": True},
+    "two-layers": {"layers": (Layer(), Layer(joins_embedding=False))},
+    "two-joined-layers": {"layers": (Layer(), Layer()), "norm_before_residual": True},
+    "windows": {"layers": (Layer(window=3), Layer(joins_embedding=False, window=None))},
+    "rope-linear": {"rope": Rope(kind="linear", factor=4.0)},
+    "rope-dynamic": {"rope": Rope(kind="dynamic", factor=4.0, original_length=4)},
+    "rope-llama3": {"rope": Rope(kind="llama3", factor=8.0, original_length=64)},
+    "rope-yarn": {"rope": Rope(kind="yarn", factor=8.0, original_length=64, attention_factor=1.2)},
+    "rope-partial": {"rope": Rope(rotary_dim=4)},
+    "rope-interleaved": {"rope": Rope(interleaved=True)},
+    "rope-partial-interleaved": {"rope": Rope(rotary_dim=4, interleaved=True)},
+    "rope-none": {"rope": Rope(kind="none")},
+    "mla": {"mla": MLA, "num_kv_heads": 4, "head_dim": 10, "rope": Rope(interleaved=True)},
+    "mla-biases": {"mla": MLA, "num_kv_heads": 4, "head_dim": 10, "qkv_bias": True, "o_bias": True},
+    "mla-without-q-latent": {
+        "mla": dataclasses.replace(MLA, q_lora_rank=None, mscale=1.2),
+        "num_kv_heads": 4,
+        "head_dim": 10,
+        "layers": (Layer(), Layer(joins_embedding=False, window=3)),
+        "feature_norm": "per_state",
+    },
 }
 
 
@@ -141,6 +169,62 @@ def test_the_layer_is_made_of_llama_s_parts():
     torch.testing.assert_close(ours.y, norm(s, "norm"))
 
 
+def with_weights(module: torch.nn.Module, ours: reference.Drafter, prefix: str) -> torch.nn.Module:
+    """The module with every parameter of its own replaced by the drafter's of that name; none may be left over."""
+    module = module.to(F64)
+    for name, parameter in module.named_parameters():
+        parameter.data = ours.weights[f"{prefix}.{name}"]
+    return module
+
+
+def causal(rows: int, window: int | None = None) -> torch.Tensor:
+    """An additive mask [1, 1, rows, rows]: a row sees itself and the rows before it, `window` in all."""
+    seen = torch.ones(rows, rows, dtype=torch.bool).tril()
+    if window is not None:
+        seen &= torch.ones(rows, rows, dtype=torch.bool).triu(1 - window)
+    return torch.zeros(1, 1, rows, rows, dtype=F64).masked_fill(~seen, -torch.inf)
+
+
+@pytest.mark.parametrize("window", [None, 3])
+def test_a_second_layer_with_norms_biases_and_window_is_qwen3_s(window: int | None):
+    """Layer 1's attention in float64, against Qwen3Attention (q/k norm, biases) under an explicit mask."""
+    config = drafter_config(qk_norm=True, qkv_bias=True, o_bias=True, layers=(Layer(), Layer(False, window)))
+    ours, x = drafter(config), torch.randn(7, 24, dtype=F64)
+    sizes = {"hidden_size": 24, "num_attention_heads": 4, "num_key_value_heads": 2, "head_dim": 6}
+    theirs = Qwen3Config(**sizes, attention_bias=True, rms_norm_eps=config.eps, attn_implementation="eager")
+    attention = with_weights(Qwen3Attention(theirs, 1), ours, "layers.1.self_attn")
+    cos, sin = (part.repeat(1, 2)[None] for part in rope_table(config.rope_theta, 6, 7, dtype=F64).chunk(2, dim=1))
+    expected = attention(x[None], position_embeddings=(cos, sin), attention_mask=causal(7, window))[0][0]
+    attended = ours._attention(1, x, ours._angles(torch.arange(7)))
+    got = ours._linear(attended, "layers.1.self_attn.o_proj")
+    torch.testing.assert_close(got, expected, rtol=1e-5, atol=1e-6)  # their norms and softmax are float32
+
+
+@pytest.mark.parametrize("q_lora_rank", [7, None])
+def test_latent_attention_is_deepseek_s(q_lora_rank: int | None):
+    """Against DeepseekV3Attention with interleaved yarn RoPE, whose mscale raises the softmax scale."""
+    yarn = {"rope_type": "yarn", "factor": 8.0, "original_max_position_embeddings": 64, "mscale": 1.0}
+    yarn |= {"rope_theta": 5e4, "mscale_all_dim": 0.7, "beta_fast": 32, "beta_slow": 1}
+    theirs = DeepseekV3Config(
+        hidden_size=24, num_attention_heads=4, num_key_value_heads=4, q_lora_rank=q_lora_rank, kv_lora_rank=8,
+        qk_nope_head_dim=6, qk_rope_head_dim=4, v_head_dim=5, rope_parameters=yarn, attn_implementation="eager",
+        max_position_embeddings=512,
+    )
+    scale = {mscale: 0.1 * mscale * math.log(8) + 1 for mscale in (1.0, 0.7)}
+    rope = Rope(kind="yarn", factor=8.0, original_length=64, interleaved=True, attention_factor=scale[1.0] / scale[0.7])
+    mla = dataclasses.replace(MLA, q_lora_rank=q_lora_rank, mscale=scale[0.7])
+    config = drafter_config(mla=mla, num_kv_heads=4, head_dim=10, rope=rope, rope_theta=5e4, eps=1e-6,
+                            layers=(Layer(), Layer(joins_embedding=False)))
+    ours, x = drafter(config), torch.randn(7, 24, dtype=F64)
+    attention = with_weights(DeepseekV3Attention(theirs, 1), ours, "layers.1.self_attn")
+    cos, sin = DeepseekV3RotaryEmbedding(theirs)(x[None].float(), torch.arange(7)[None])
+    options = {"position_embeddings": (cos.double(), sin.double()), "attention_mask": causal(7)}
+    expected = attention(x[None], **options)[0][0]
+    attended = ours._latent_attention(1, x, ours._angles(torch.arange(7)))
+    got = ours._linear(attended, "layers.1.self_attn.o_proj")
+    torch.testing.assert_close(got, expected, rtol=1e-5, atol=1e-6)  # their angles are float32
+
+
 def test_chunks_equal_the_whole(variant: DrafterConfig):
     whole, chunked, inputs = drafter(variant), drafter(variant), rows(variant, 9)
     whole.extend(**inputs)
@@ -159,7 +243,8 @@ def test_a_draft_leaves_no_trace(variant: DrafterConfig):
             one.extend(**rows(variant, count, start))
         drafted.draft(5)
         assert drafted.length == plain.length == start + count
-        torch.testing.assert_close(drafted._k[: drafted.length], plain._k)
+        for ours, theirs in zip(drafted.caches, plain.caches, strict=True):
+            torch.testing.assert_close([part[: drafted.length] for part in ours], list(theirs))
     for one in (drafted, plain):
         one.extend(**rows(variant, 2, 10))
     assert torch.equal(drafted.y, plain.y) and drafted.draft(3) == plain.draft(3)
@@ -187,7 +272,7 @@ def test_a_draft_step_is_fed_with_the_recurrent_hidden(norm_output: bool):
         each.extend(**rows(config, 4))
     recurrent = (other.y if norm_output else other.s)[-1:]
     first = one.draft(2)[0]
-    other._layer(recurrent, torch.tensor([first]), torch.tensor([4]))
+    other._forward(recurrent, torch.tensor([first]), torch.tensor([4]))
     assert torch.equal(one.s, other.s)
 
 

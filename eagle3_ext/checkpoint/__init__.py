@@ -1,12 +1,13 @@
 """Reading drafter checkpoints, strictly: `load_checkpoint(path)` gives a whole `Checkpoint` or one `CheckpointError`.
 
-Read: the LlamaForCausalLMEagle3 family (SafeAILab, SpecForge, SGLang names), one layer, safetensors in one file or in
-shards. Anything else is refused by name rather than half-understood.
+Every public EAGLE-3 training stack's files are read (docs/drafters.md lists them); what is not computed here is refused
+by the key or tensor that gives it away, never half-understood.
 """
 
 from __future__ import annotations
 
 import json
+from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -14,11 +15,42 @@ from typing import Any
 import torch
 
 from ..errors import CheckpointError
-from .config import DrafterConfig, expected_shapes
-from .reader import ConfigReader
-from .weights import compare, find_files, read_headers, target_ids
+from .config import DrafterConfig, Layer, Mla, expected_shapes
+from .families import Family, recognise, tell_pitfalls
+from .files import find_files, read_headers
+from .layer_ids import LayerIds, read_layer_ids
+from .names import foreign_tensors
+from .reader import read_config, refuse_foreign, unify_pre_norms
+from .sidecar import read_sidecar
+from .source import Source
+from .weights import compare, coverage, target_ids
 
-__all__ = ["Checkpoint", "DrafterConfig", "expected_shapes", "load_checkpoint"]
+__all__ = ["Checkpoint", "DrafterConfig", "Family", "Layer", "LayerIds", "Mla", "Provenance", "coverage",
+           "expected_shapes", "load_checkpoint"]
+
+_DTYPES = {"float32": torch.float32, "bfloat16": torch.bfloat16, "float16": torch.float16, "float64": torch.float64}
+
+
+@dataclass(frozen=True)
+class Provenance:
+    """Where a checkpoint comes from, as far as its file says.
+
+    Attributes:
+        family: the training stack and what gave it away.
+        layer_ids: the layer ids as listed, and how they are meant; None where the file lists none.
+        sidecar_boundaries: those of the folder's `eagle3_ext.json`, which come before the file's own.
+        dtypes: of the stored floating tensors, safetensors' names, most frequent first.
+        declared_dtype: the config's `dtype` or `torch_dtype`; the stored one is used.
+        verifier, speculative_tokens: the target and D it was trained for (speculators).
+    """
+
+    family: Family
+    layer_ids: LayerIds | None = None
+    sidecar_boundaries: tuple[int, ...] | None = None
+    dtypes: tuple[str, ...] = ()
+    declared_dtype: torch.dtype | None = None
+    verifier: str | None = None
+    speculative_tokens: int | None = None
 
 
 @dataclass(frozen=True)
@@ -28,32 +60,55 @@ class Checkpoint:
     config: DrafterConfig
     weights: dict[str, torch.Tensor]
     report: tuple[str, ...]
+    provenance: Provenance | None = None
 
 
-def load_checkpoint(path: str | Path) -> Checkpoint:
-    """Reads a checkpoint folder: `config.json` and safetensors.
+def load_checkpoint(path: str | Path, *, norm_before_residual: bool | None = None) -> Checkpoint:
+    """Reads a checkpoint folder: `config.json` and safetensors, or a `.bin` that loads as weights only.
+
+    A file `eagle3_ext.json` in the folder may settle what the checkpoint leaves open: {"boundaries": [3, 31, 59],
+    "norm_before_residual": false}. `norm_before_residual` comes before both.
 
     Raises CheckpointError that lists every unknown, missing, duplicate and misshapen tensor and every unsupported
     config value by name. Nothing is loaded before all of them have been checked.
     """
     folder = Path(path)
-    raw = _read_config(folder)
-    stored, problems, notes = read_headers(find_files(folder))
-    reader = ConfigReader(raw, {name: tensor.shape for name, tensor in stored.items()})
-    config = reader.read()
-    problems += reader.problems
+    raw = _read_json(folder)
+    sidecar = read_sidecar(folder)
+    files, passed_over = find_files(folder)
+    stored, duplicates, skipped = read_headers(files)
+    source = Source(raw, {name: tensor.shape for name, tensor in stored.items()})
+    source.notes += [*passed_over, *skipped]
+    names = tuple(tensor.name for tensor in stored.values())
+    refuse_foreign(source)
+    source.problems += foreign_tensors(stored)
+    unify_pre_norms(stored, source)
+    source.shapes = {name: tensor.shape for name, tensor in stored.items()}
+    family = recognise(source, names)
+    ids = read_layer_ids(source, family, names)
+    residual = sidecar.get("norm_before_residual") if norm_before_residual is None else norm_before_residual
+    config = None if source.problems else read_config(source, ids, residual)
+    declared = _declared_dtype(raw, source)
     if config is not None:
-        problems += compare(stored, config)
-    if problems or config is None:
-        raise CheckpointError(f"{folder} is no usable drafter:\n" + "\n".join(f"  {problem}" for problem in problems))
+        source.problems += compare(stored, config)
+    source.problems += duplicates
+    if source.problems or config is None:
+        raise CheckpointError(f"{folder} is no usable drafter:\n" +
+                              "\n".join(f"  {problem}" for problem in source.problems))
+    tell_pitfalls(family, source)
     weights = {name: tensor.load() for name, tensor in stored.items()}
-    ids = target_ids(weights.pop("d2t", None), weights.pop("t2d", None), config)
-    if ids is not None:
-        weights["target_ids"] = ids
-    return Checkpoint(config, weights, (*notes, *reader.notes))
+    absolute = target_ids(weights.pop("d2t", None), weights.pop("t2d", None), config)
+    if absolute is not None:
+        weights["target_ids"] = absolute
+    dtypes = [tensor.dtype for tensor in stored.values() if tensor.dtype[0] in "FB" and tensor.dtype != "BOOL"]
+    _tell_dtype(source, declared, weights)
+    boundaries = sidecar.get("boundaries")
+    provenance = Provenance(family, ids, boundaries and tuple(boundaries),
+                            tuple(sorted(set(dtypes), key=dtypes.count, reverse=True)), declared, *_trained_for(source))
+    return Checkpoint(config, weights, tuple(source.notes), provenance)
 
 
-def _read_config(folder: Path) -> dict[str, Any]:
+def _read_json(folder: Path) -> dict[str, Any]:
     if not folder.is_dir():
         what = "is a file" if folder.exists() else "does not exist"
         raise CheckpointError(f"{folder} {what}; expected a folder with config.json and *.safetensors")
@@ -62,8 +117,37 @@ def _read_config(folder: Path) -> dict[str, Any]:
         raise CheckpointError(f"{folder} is no drafter checkpoint: it holds no config.json")
     try:
         raw = json.loads(file.read_text())
-    except ValueError as error:
+    except (ValueError, RecursionError) as error:
         raise CheckpointError(f"{file} is not JSON: {error}") from error
     if not isinstance(raw, dict):
         raise CheckpointError(f"{file} holds a {type(raw).__name__}, expected an object")
     return raw
+
+
+def _declared_dtype(raw: Mapping[str, Any], source: Source) -> torch.dtype | None:
+    """`dtype` (transformers 5) or `torch_dtype` (before), with or without "torch."; disagreement is a problem."""
+    said = {key: raw[key] for key in ("dtype", "torch_dtype") if raw.get(key) is not None}
+    found = {key: _DTYPES.get(str(value).removeprefix("torch.")) for key, value in said.items()}
+    for key, dtype in found.items():
+        if dtype is None:
+            source.problem(f"config.json: {key} is {said[key]!r}; expected one of {', '.join(_DTYPES)}")
+    if len(set(found.values())) > 1:
+        source.problem(f"config.json: {' but '.join(f'{key} is {value!r}' for key, value in said.items())}")
+    return next(iter(found.values()), None)
+
+
+def _tell_dtype(source: Source, declared: torch.dtype | None, weights: Mapping[str, torch.Tensor]) -> None:
+    stored = {weight.dtype for weight in weights.values() if weight.is_floating_point()}
+    if declared is not None and declared not in stored:
+        source.note(f"config.json: the dtype is {declared}, but the weights are stored in "
+                    f"{', '.join(sorted(map(str, stored)))}: took that")
+
+
+def _trained_for(source: Source) -> tuple[str | None, int | None]:
+    """The target's name and D of a speculators file."""
+    config = source.places.get("speculators_config") or {}
+    verifier, methods = config.get("verifier"), config.get("proposal_methods")
+    name = verifier.get("name_or_path") if isinstance(verifier, Mapping) else None
+    method = methods[0] if isinstance(methods, list) and methods and isinstance(methods[0], Mapping) else {}
+    tokens = method.get("speculative_tokens")
+    return (name if isinstance(name, str) else None), (tokens if type(tokens) is int else None)

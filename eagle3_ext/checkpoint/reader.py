@@ -1,164 +1,226 @@
 """From a raw `config.json` and the stored shapes to a `DrafterConfig`.
 
 A config file is only believed where no tensor says otherwise: widths, head counts and vocabulary sizes come from the
-stored shapes, and which norms exist comes from the stored names (published configs are wrong about each of these).
+stored shapes, and which norms, biases and layers exist comes from the stored names (published configs are wrong about
+each of these).
 """
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+import re
 from typing import Any
 
-from .config import ATTENTION, MLP, DrafterConfig, Shape
+from .attention import ATTENTION, is_latent, read_attention
+from .config import DrafterConfig, Layer
+from .families import ARCHITECTURES, FOREIGN_ARCHITECTURES, MLA_ARCHITECTURE
+from .layer_ids import LayerIds
+from .rope_form import read_rope
+from .source import Source
 
-SUPPORTED_ARCHITECTURES = ("LlamaForCausalLMEagle3",)
-LAYER_IDS = "eagle_aux_hidden_state_layer_ids"
+# Switches named after a norm. Any other means a norm that would be left out in silence.
+_NORM_FLAGS = {"norm_before_residual", "norm_before_fc", "fc_norm", "use_aux_norm", "norm_output", "use_qk_norm",
+               "return_hidden_post_norm", "use_last_layernorm", "use_input_layernorm_in_first_layer",
+               "use_mtp_layernorm", "attn_norm", "norm_topk_prob", "qk_norm"}
 
 
-class ConfigReader:
-    """Reads a raw `config.json` next to the stored shapes; collects `problems` (fatal) and `notes` (told, harmless)."""
+def refuse_foreign(source: Source) -> None:
+    """Problems for every key that asks for a forward this project does not compute."""
+    raw = source.raw
+    architectures = raw.get("architectures") or []
+    name = architectures[0] if isinstance(architectures, list) and len(architectures) == 1 else architectures
+    if name not in ARCHITECTURES:
+        foreign = [meaning for part, meaning in FOREIGN_ARCHITECTURES.items() if part.lower() in str(name).lower()]
+        plain = not {"fc.weight", "d2t", "layers.0.hidden_norm.weight"} & source.shapes.keys()
+        why = f", which is {foreign[0]}" if foreign else ", and no fc.weight: a target, not a drafter" if plain else ""
+        source.problem(f"architectures is {name!r}{why}; supported: {', '.join(ARCHITECTURES)}")
+    if name == MLA_ARCHITECTURE and not is_latent(source):
+        source.problem(f"architectures is {name}, but the file stores no {ATTENTION}kv_a_proj_with_mqa.weight")
+    algorithm = (source.places.get("speculators_config") or {}).get("algorithm")
+    refused = {
+        "speculators_model_type": (raw.get("speculators_model_type"), "eagle3"),
+        "speculators_config.algorithm": (algorithm, "eagle3"),
+        "hidden_act": (source.said("hidden_act"), "silu"),
+        "quantization_config": (source.said("quantization_config"), None),
+        "mask_token_id (P-EAGLE)": (source.said("mask_token_id"), None),
+        "use_moe": (source.said("use_moe"), False),
+        "attn_norm (EAGLE-4)": (source.said("attn_norm"), False),
+        "eh_proj_before_attn": (source.said("eh_proj_before_attn"), False),
+        "use_mtp_layernorm": (source.said("use_mtp_layernorm"), False),
+        "use_input_layernorm_in_first_layer": (source.said("use_input_layernorm_in_first_layer"), True),
+        "parallel_draft_step": (source.said("parallel_draft_step"), 1),
+    }
+    for key, (value, supported) in refused.items():
+        if value is not None and value != supported:
+            source.problem(f"config.json: {key} is {value!r}; supported: {supported!r}")
+    for place in source.places.values():
+        for key, value in place.items():
+            if "norm" in key and isinstance(value, bool) and key not in _NORM_FLAGS:
+                source.problem(f"config.json: {key} is {value}: an unknown norm, which would be left out")
 
-    def __init__(self, raw: Mapping[str, Any], shapes: Mapping[str, Shape]) -> None:
-        self.raw, self.shapes = raw, shapes
-        nested = raw.get("eagle_config")
-        self.eagle: Mapping[str, Any] = nested if isinstance(nested, Mapping) else {}
-        self.problems: list[str] = []
-        self.notes: list[str] = []
 
-    def read(self) -> DrafterConfig | None:
-        """The config, or None when `problems` says why there is none."""
-        self._refuse_unsupported()
-        if self.problems:
-            return None
-        sizes = self._attention_sizes() | self._feature_sizes() | self._vocab_sizes()
-        if self.problems:
-            return None
-        sizes["intermediate_size"] = self._rows(f"{MLP}gate_proj.weight", "intermediate_size")
-        try:
-            return DrafterConfig(**sizes, **self._switches())
-        except (TypeError, ValueError) as error:
-            self.problems.append(f"config.json: {error}")
-            return None
+def read_config(source: Source, ids: LayerIds | None, norm_before_residual: bool | None) -> DrafterConfig | None:
+    """The config, or None when `source.problems` says why there is none."""
+    h = source.settled("layers.0.input_layernorm.weight", "hidden_size")
+    if h is None:
+        source.problem("config.json: hidden_size is missing")
+        return None
+    fields: dict[str, Any] = {"hidden_size": h, "layers": _layers(source, h)}
+    fields |= _feature_sizes(source, ids, h) | _vocabulary(source) | read_attention(source, h)
+    fields["intermediate_size"] = source.settled("layers.0.mlp.gate_proj.weight", "intermediate_size")
+    if fields["intermediate_size"] is None:
+        source.problem("config.json: intermediate_size is missing")
+    fields |= _switches(source, norm_before_residual)
+    if source.problems:
+        return None
+    rope = read_rope(source, fields["head_dim"], is_latent(source))
+    if source.problems:
+        return None
+    mla = fields.get("mla")
+    if mla is not None:
+        fields["mla"] = type(mla)(**vars(mla) | {"mscale": rope["mscale"]})
+    fields |= {"rope_theta": rope["rope_theta"], "rope": rope["rope"], "boundaries": ids.boundaries if ids else None}
+    try:
+        return DrafterConfig(**fields)
+    except ValueError as error:
+        source.problem(f"config.json: {error}")
+        return None
 
-    def _refuse_unsupported(self) -> None:
-        architectures = tuple(self.raw.get("architectures") or ())
-        if len(architectures) != 1 or architectures[0] not in SUPPORTED_ARCHITECTURES:
-            self.problems.append(f"architectures is {list(architectures)}; supported: "
-                                 f"{', '.join(SUPPORTED_ARCHITECTURES)}")
-        rope = self.raw.get("rope_parameters") or self.raw.get("rope_scaling") or {}
-        kind = rope.get("rope_type", rope.get("type", "default"))
-        windowed = self.raw.get("sliding_window") is not None and self.raw.get("use_sliding_window", True)
-        rotary = rope.get("partial_rotary_factor", self.raw.get("partial_rotary_factor", 1.0))
-        refused = {
-            "hidden_act": (self.raw.get("hidden_act", "silu"), "silu"),
-            "rope_scaling type": (kind, "default"),
-            "partial_rotary_factor": (rotary, 1.0),
-            "sliding_window": (self.raw.get("sliding_window") if windowed else None, None),
-            "quantization_config": (self.raw.get("quantization_config"), None),
-        }
-        for key, (value, supported) in refused.items():
-            if value not in (supported, None):
-                self.problems.append(f"config.json: {key} is {value!r}; supported: {supported!r}")
 
-    def _rows(self, name: str, key: str, default: Any = None) -> Any:
-        """Rows of a stored tensor, else the config's value; a difference between the two is noted."""
-        said = self.raw.get(key, default)
-        if name not in self.shapes:
-            return said
-        stored = self.shapes[name][0]
-        if said is not None and said != stored:
-            self.notes.append(f"config.json: {key} is {said}, but {name} is {list(self.shapes[name])}: took {stored}")
-        return stored
+def _layers(source: Source, h: int) -> tuple[Layer, ...]:
+    """One per stored attention block; how deep the config says the drafter is goes unheeded (some repeat the target's)."""
+    count = 1
+    while any(name.startswith(f"layers.{count}.self_attn.") for name in source.shapes):
+        count += 1
+    said = source.said("num_hidden_layers")
+    if said is not None and said != count:
+        source.note(f"config.json: num_hidden_layers is {said}, but {count} "
+                    f"{'layer is' if count == 1 else 'layers are'} stored: took {count}")
+    projection = "kv_a_proj_with_mqa" if is_latent(source) else "q_proj"
+    widths = [source.stored(f"layers.{i}.self_attn.{projection}.weight", 1) for i in range(count)]
+    joins = [i == 0 or width == 2 * h for i, width in enumerate(widths)]
+    if count > 1 and source.flag("next_layer_regular", not any(joins[1:])) == any(joins[1:]):
+        source.note(f"config.json: next_layer_regular is {any(joins[1:])}, but later layers read {widths[1:]} columns: "
+                    "took that")
+    return tuple(Layer(joins, window) for joins, window in zip(joins, _windows(source, count), strict=True))
 
-    def _attention_sizes(self) -> dict[str, int]:
-        h = self._rows("layers.0.input_layernorm.weight", "hidden_size")
-        heads = self.raw.get("num_attention_heads")
-        if not isinstance(h, int) or not isinstance(heads, int) or heads < 1:
-            self.problems.append(f"config.json: hidden_size is {h!r} and num_attention_heads is {heads!r}; "
-                                 "both must be positive integers")
-            return {}
-        head_dim = self.raw.get("head_dim") or h // heads
-        q_rows = self.shapes.get(f"{ATTENTION}q_proj.weight", (heads * head_dim,))[0]
-        if q_rows != heads * head_dim:
-            if q_rows % heads:
-                self.problems.append(f"q_proj.weight has {q_rows} rows, no multiple of num_attention_heads {heads}")
-                return {}
-            self.notes.append(f"config.json: head_dim is {head_dim}, but q_proj.weight has {q_rows} rows for {heads} "
-                              f"heads: took {q_rows // heads}")
-            head_dim = q_rows // heads
-        kv_heads = self.raw.get("num_key_value_heads") or heads
-        k_rows = self.shapes.get(f"{ATTENTION}k_proj.weight", (kv_heads * head_dim,))[0]
-        if k_rows != kv_heads * head_dim and k_rows % head_dim == 0:
-            self.notes.append(f"config.json: num_key_value_heads is {kv_heads}, but k_proj.weight has {k_rows} rows of "
-                              f"{head_dim}: took {k_rows // head_dim}")
-            kv_heads = k_rows // head_dim
-        return {"hidden_size": h, "num_q_heads": heads, "num_kv_heads": kv_heads, "head_dim": head_dim}
 
-    def _feature_sizes(self) -> dict[str, Any]:
-        """K and H from fc's columns; without fc the features are one state as wide as the drafter."""
-        h = self.shapes.get("layers.0.input_layernorm.weight", (self.raw.get("hidden_size"),))[0]
-        if self.eagle.get("use_aux_hidden_state", True) is False:
-            return {"fusion": "none", "num_states": 1, "target_hidden_size": h}
-        ids = self._layer_ids()
-        norms = sum(name.startswith("fc_norm.") for name in self.shapes)
-        num_states = len(ids) if ids else self.raw.get("num_aux_hidden_states") or norms or None
-        state = self.shapes.get("fc_norm.0.weight", (None,))[0] or self.raw.get("target_hidden_size")
-        fc = self.shapes.get("fc.weight", ())
-        if len(fc) != 2:  # missing or misshapen: reported by name once the other sizes are known
-            return {"num_states": num_states or 3, "target_hidden_size": state or h}
-        columns = fc[1]
-        if state is None:
-            state = columns // num_states if num_states and columns % num_states == 0 else h
-        if num_states is None and state and columns % state == 0:
-            num_states = columns // state
-        if num_states is None or num_states * state != columns:
-            count = "?" if num_states is None else num_states
-            self.problems.append(f"fc.weight {list(fc)} does not fuse {count} states of width {state}: its columns "
-                                 "must be num_states * target_hidden_size")
-        return {"num_states": num_states, "target_hidden_size": state}
+def _windows(source: Source, count: int) -> list[int | None]:
+    """Each layer's sliding window: `layer_types` says which have one, else `use_sliding_window` and where it starts."""
+    window, types = source.integer("sliding_window"), source.said("layer_types")
+    if types is not None:
+        if not isinstance(types, list) or len(types) < count or not set(map(str, types)) <= {
+                "full_attention", "sliding_attention"}:
+            source.problem(f"config.json: layer_types is {types!r}; expected full_attention or sliding_attention for "
+                           f"each of {count} layers")
+            return [None] * count
+        if "sliding_attention" in types[:count] and window is None:
+            source.problem("config.json: layer_types has sliding_attention, but sliding_window is missing")
+        return [window if kind == "sliding_attention" else None for kind in types[:count]]
+    if window is None or not source.flag("use_sliding_window", True):
+        return [None] * count
+    if source.said("use_sliding_window") is None:
+        source.problem(f"config.json: sliding_window is {window}, but neither layer_types nor use_sliding_window says "
+                       "whether it applies, and engines disagree; add one of them")
+    first = source.said("max_window_layers", 0)
+    return [window if type(first) is int and i >= first else None for i in range(count)]
 
-    def _layer_ids(self) -> list[int] | None:
-        ids = self.eagle.get(LAYER_IDS, self.raw.get(LAYER_IDS))
-        if ids is None:
-            return None
-        indices = isinstance(ids, list) and ids and all(type(i) is int and i >= -1 for i in ids)
-        if not indices or len(set(ids)) < len(ids):
-            self.problems.append(f"config.json: {LAYER_IDS} is {ids!r}; expected distinct layer indices")
-            return None
-        return ids
 
-    def _vocab_sizes(self) -> dict[str, int]:
-        vocab = self._rows("t2d", "vocab_size")
-        vocab = self.shapes["embed_tokens.weight"][0] if "embed_tokens.weight" in self.shapes else vocab
-        draft = self._rows("lm_head.weight", "draft_vocab_size", vocab) or vocab
-        if not isinstance(vocab, int) or not isinstance(draft, int):
-            self.problems.append(f"config.json: vocab_size is {vocab!r} and draft_vocab_size is {draft!r}; "
-                                 "both must be positive integers")
-        return {"vocab_size": vocab, "draft_vocab_size": draft}
+def _feature_sizes(source: Source, ids: LayerIds | None, h: int) -> dict[str, Any]:
+    """K and H from fc's columns; without fc the features are one state as wide as the drafter."""
+    if not source.flag("use_aux_hidden_state", True):
+        return {"fusion": "none", "num_states": 1, "target_hidden_size": h}
+    norms = sum(name.startswith("fc_norm.") for name in source.shapes)
+    num_states = len(ids.listed) if ids else source.integer("num_aux_hidden_states") or norms or None
+    state = source.stored("fc_norm.0.weight") or source.integer("target_hidden_size")
+    fc = source.shapes.get("fc.weight", ())
+    if len(fc) != 2:  # missing or misshapen: reported by name once the other sizes are known
+        return {"num_states": num_states or 3, "target_hidden_size": state or h}
+    columns = fc[1]
+    if state is None:
+        state = columns // num_states if num_states and columns % num_states == 0 else h
+    if num_states is None and columns % state == 0:
+        num_states = columns // state
+    if num_states is None or num_states * state != columns:
+        need = f"a multiple of {state}" if num_states is None else f"{num_states} x {state} = {num_states * state}"
+        source.problem(f"fc.weight {list(fc)} does not fuse whole states: its {columns} columns must be num_states * "
+                       f"target_hidden_size, {need}")
+    return {"num_states": num_states or 1, "target_hidden_size": state}
 
-    def _switches(self) -> dict[str, Any]:
-        raw, eagle, shapes = self.raw, self.eagle, self.shapes
-        fused = eagle.get("use_aux_hidden_state", True) is not False
-        whole = "input_norm.weight" in shapes or bool(raw.get("norm_before_fc", eagle.get("norm_before_fc")))
-        per_state = any(name.startswith("fc_norm.") for name in shapes) or bool(raw.get("fc_norm"))
-        rope = raw.get("rope_parameters") or raw.get("rope_scaling") or {}
-        ids = self._layer_ids() if fused else None
-        if ids and ids != sorted(ids):
-            self.notes.append(f"config.json lists layer ids {ids}; states are captured in ascending order")
-        return {
-            "feature_norm": "per_state" if per_state else "whole" if whole else "none",
-            "fc_bias": "fc.bias" in shapes,
-            # Only drafters without fc are published without hidden_norm; with fc a missing one is a damaged file.
-            "has_hidden_norm": fused or "layers.0.hidden_norm.weight" in shapes,
-            "has_final_norm": "norm.weight" in shapes or eagle.get("use_last_layernorm", True) is not False,
-            "norm_before_residual": bool(raw.get("norm_before_residual", False)),
-            "norm_output": bool(raw.get("norm_output", eagle.get("return_hidden_post_norm", False))),
-            "eps": float(raw.get("rms_norm_eps", 1e-6)),
-            "rope_theta": float(raw.get("rope_theta", rope.get("rope_theta", 10000.0))),
-            # Ids name layer outputs in this family, and the output of layer i is boundary i + 1.
-            "boundaries": tuple(sorted(i + 1 for i in ids)) if ids else None,
-            "own_embedding": "embed_tokens.weight" in shapes,
-            "own_head": "lm_head.weight" in shapes or raw.get("draft_vocab_size") not in (None, raw.get("vocab_size")),
-            "max_position_embeddings": int(raw.get("max_position_embeddings", 2048)),
-            "logit_scale": float(raw.get("logit_scale", 1.0)),
-        }
+
+def _vocabulary(source: Source) -> dict[str, int]:
+    vocab = source.settled("embed_tokens.weight", "vocab_size") if "embed_tokens.weight" in source.shapes else \
+        source.settled("t2d", "vocab_size")
+    said = source.integer("draft_vocab_size")
+    if vocab is None:
+        source.problem("config.json: vocab_size is missing")
+        return {}
+    if said is not None and said > vocab:
+        source.problem(f"config.json: draft_vocab_size is {said}, but vocab_size is {vocab}")
+    return {"vocab_size": vocab, "draft_vocab_size": source.settled("lm_head.weight", "draft_vocab_size", vocab)}
+
+
+def _switches(source: Source, norm_before_residual: bool | None) -> dict[str, Any]:
+    shapes = source.shapes
+    fused = source.flag("use_aux_hidden_state", True)
+    said_whole, said_each = source.flag("norm_before_fc"), source.flag("fc_norm") or source.flag("use_aux_norm")
+    has_whole, has_each = "input_norm.weight" in shapes, any(name.startswith("fc_norm.") for name in shapes)
+    if (said_whole or has_whole) and (said_each or has_each):
+        source.problem("norm_before_fc (input_norm.weight) and fc_norm (fc_norm.j.weight) exclude each other; the file "
+                       "has both")
+    for key, said, has in (("norm_before_fc", said_whole, has_whole), ("fc_norm", said_each, has_each)):
+        if has and not said and source.said(key) is not None:
+            source.note(f"config.json: {key} is False, but the file holds its weights: took them")
+    own_embedding, own_head = "embed_tokens.weight" in shapes, "lm_head.weight" in shapes
+    tied = source.flag("tie_word_embeddings") if source.raw.get("speculators_config") is None else False
+    reduced = source.said("draft_vocab_size") not in (None, source.said("vocab_size"))
+    if tied and own_head:
+        source.note("config.json: tie_word_embeddings is True, but the file holds lm_head.weight: took that")
+    elif tied and reduced:
+        source.problem("missing: lm_head.weight; tie_word_embeddings cannot stand in for it, because the draft "
+                       "vocabulary is smaller than the embedding's")
+    return {
+        "feature_norm": "per_state" if said_each or has_each else "whole" if said_whole or has_whole else "none",
+        "fc_bias": "fc.bias" in shapes,
+        # Only drafters without fc are published without hidden_norm; with fc a missing one is a damaged file.
+        "has_hidden_norm": fused or "layers.0.hidden_norm.weight" in shapes,
+        "has_final_norm": "norm.weight" in shapes or source.flag("use_last_layernorm", True),
+        "norm_before_residual": _residual(source, norm_before_residual),
+        "norm_output": source.flag("norm_output") or source.flag("return_hidden_post_norm"),
+        "eps": source.number("rms_norm_eps", 1e-6),
+        "own_embedding": own_embedding,
+        "own_head": own_head or (reduced and not tied),
+        "tied_head": tied and own_embedding and not own_head and not reduced,
+        "max_position_embeddings": source.integer("max_position_embeddings") or 2048,
+        "logit_scale": source.number("logit_scale", 1.0),
+    }
+
+
+def _residual(source: Source, chosen: bool | None) -> bool:
+    said = source.said("norm_before_residual")
+    if chosen is not None:
+        if said is not None and said != chosen:
+            source.note(f"config.json: norm_before_residual is {said}; {chosen} was asked for instead")
+        return chosen
+    if said is None and source.raw.get("speculators_config") is not None:
+        source.problem("config.json: norm_before_residual is missing; speculators' own default is False, vLLM reads such "
+                       "a file as True. Pass norm_before_residual= to load_checkpoint")
+    return source.flag("norm_before_residual")
+
+
+def unify_pre_norms(stored: dict[str, Any], source: Source) -> None:
+    """Gives plain layers past the first one name for their pre-norm, input_layernorm; some trainers call it hidden_norm.
+
+    Layers that join the embedding again have both, for embedding and hidden, and stay as they are.
+    """
+    h = source.stored("layers.0.input_layernorm.weight") or source.said("hidden_size")
+    for name in [name for name in stored if re.match(r"layers\.[1-9]\d*\.hidden_norm\.weight$", name)]:
+        layer = name.removesuffix("hidden_norm.weight")
+        columns = [source.stored(f"{layer}self_attn.{p}_proj.weight", 1) for p in ("q", "kv_a")]
+        if 2 * h in [c for c in columns if c] if isinstance(h, int) else False:
+            continue
+        if f"{layer}input_layernorm.weight" in stored:
+            source.problem(f"{name} and {layer}input_layernorm.weight are both in the file; a plain layer has one "
+                           "pre-norm, and engines disagree which")
+            continue
+        stored[f"{layer}input_layernorm.weight"] = stored.pop(name)
+        source.note(f"{name} is that layer's pre-norm, called input_layernorm elsewhere")

@@ -1,0 +1,130 @@
+"""The RoPE keys of a config file, in every spelling, as a `Rope`."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Mapping
+from typing import Any
+
+from ..rope import Rope
+from .source import Source, positive
+
+_KINDS = {"default": "default", "mrope": "default", "linear": "linear", "dynamic": "dynamic",
+          "llama3": "llama3", "yarn": "yarn", "deepseek_yarn": "yarn"}
+_KNOWN = {"rope_type", "type", "rope_theta", "factor", "original_max_position_embeddings", "low_freq_factor",
+          "high_freq_factor", "beta_fast", "beta_slow", "truncate", "mscale", "mscale_all_dim", "attention_factor",
+          "alpha", "mrope_section", "mrope_interleaved", "interleaved", "partial_rotary_factor"}
+_MUST_BE_ONE = ("attn_factor", "extrapolation_factor")  # vLLM's yarn multiplies with these
+
+
+def read_rope(source: Source, head_dim: int, is_mla: bool) -> dict[str, Any]:
+    """`rope_theta` and `rope` of the config, and `mscale` for latent attention."""
+    values = _values(source)
+    thetas = [value for value in (source.said("rope_theta"), values.get("rope_theta")) if value is not None]
+    if len(thetas) == 2 and thetas[0] != thetas[1]:
+        source.problem(f"config.json: rope_theta is {thetas[0]!r} in one place and {thetas[1]!r} in another")
+    theta = positive(source, "rope_theta", thetas[0] if thetas else None, 10000.0)
+    spelled = [values[key] for key in ("rope_type", "type") if values.get(key) is not None]
+    if any(kind != spelled[0] or str(kind) not in _KINDS for kind in spelled):
+        source.problem(f"config.json: the RoPE type is {' and '.join(map(repr, spelled))}; supported: "
+                       f"{', '.join(_KINDS)}")
+        return {}
+    _check_keys(source, values)
+    kind = _KINDS[spelled[0] if spelled else "default"]
+    if source.flag("mla_use_nope") or not source.flag("use_rope", True):
+        kind = "none"
+    # Interleaving is a property of what the drafter was trained beside: DeepSeek's latent attention, Llama 4.
+    interleaved = is_mla or str(source.raw.get("model_type")).startswith("llama4")
+    for key in ("rope_interleave", "rope_interleaved"):
+        interleaved = source.flag(key, interleaved)
+    interleaved = not source.flag("rope_is_neox_style", not interleaved)
+    form = _stretch(source, kind, values)
+    mscale = form.pop("mscale")
+    rope = Rope(kind=kind, rotary_dim=_rotary_dim(source, values, head_dim, is_mla), interleaved=interleaved,
+                mrope="mrope" in spelled or bool(values.get("mrope_section")), **form)
+    if rope.mrope:
+        source.note("the drafter was trained with mrope positions: rows that differ are refused, equal rows are "
+                    "ordinary positions")
+    if kind == "dynamic" and rope.alpha is None:
+        source.note("dynamic RoPE: vLLM and SGLang stretch every position, transformers only those past "
+                    f"{rope.original_length}, as here")
+    return {"rope_theta": theta, "rope": rope, "mscale": mscale}
+
+
+def _values(source: Source) -> Mapping[str, Any]:
+    """The one object with RoPE values; null and empty ones are none."""
+    found = {key: value for key in ("rope_parameters", "rope_scaling") if (value := source.said(key))}
+    for key, value in found.items():
+        if not isinstance(value, Mapping):
+            source.problem(f"config.json: {key} is a {type(value).__name__}, expected an object")
+            return {}
+        nested = [form for form in value.values() if isinstance(form, Mapping)]
+        if nested and any(form != nested[0] for form in nested):
+            source.problem(f"config.json: {key} differs by layer type ({', '.join(value)}); one form is supported")
+            return {}
+        found[key] = nested[0] if nested else value
+    forms = [{k: v for k, v in form.items() if k != "rope_theta"} for form in found.values()]
+    if len(forms) == 2 and forms[0] != forms[1]:
+        source.problem(f"config.json: rope_parameters {forms[0]} and rope_scaling {forms[1]} disagree")
+    return {k: v for form in reversed(list(found.values())) for k, v in form.items()}
+
+
+def _check_keys(source: Source, values: Mapping[str, Any]) -> None:
+    for key in _MUST_BE_ONE:
+        if values.get(key) not in (None, 1, 1.0):
+            source.problem(f"config.json: RoPE's {key} is {values[key]!r}; supported: 1")
+    unknown = sorted(values.keys() - _KNOWN - {*_MUST_BE_ONE})
+    if unknown:
+        source.note(f"config.json: RoPE keys that change nothing here: {', '.join(unknown)}")
+
+
+def _rotary_dim(source: Source, values: Mapping[str, Any], head_dim: int, is_mla: bool) -> int | None:
+    factor = values.get("partial_rotary_factor")
+    factor = positive(source, "partial_rotary_factor", source.said("partial_rotary_factor", factor), 1.0)
+    if is_mla or factor == 1.0:
+        return None if is_mla else source.integer("rotary_dim")
+    return int(head_dim * factor)
+
+
+def _stretch(source: Source, kind: str, values: Mapping[str, Any]) -> dict[str, Any]:
+    """The numbers that `kind` needs; a missing one is a problem that names it. `mscale` is for latent attention."""
+    def needed(key: str, fallback: Any = None) -> float:
+        value = values.get(key) if values.get(key) is not None else fallback
+        if value is None:
+            source.problem(f"config.json: RoPE type {kind} needs {key}, which is missing")
+        return positive(source, f"{key} (RoPE type {kind})", value, 1.0)
+
+    limit = source.integer("max_position_embeddings")
+    original = source.integer("original_max_position_embeddings")
+    if kind == "linear":
+        return {"factor": needed("factor"), "mscale": 1.0}
+    if kind == "dynamic":
+        form: dict[str, Any] = {"original_length": int(needed("original_max_position_embeddings", original or limit))}
+        if values.get("alpha") is not None:
+            return form | {"alpha": needed("alpha"), "mscale": 1.0}
+        return form | {"factor": needed("factor"), "mscale": 1.0}
+    if kind == "llama3":
+        return {"factor": needed("factor"), "low_freq_factor": needed("low_freq_factor"), "mscale": 1.0,
+                "high_freq_factor": needed("high_freq_factor"),
+                "original_length": int(needed("original_max_position_embeddings"))}
+    if kind == "yarn":
+        length = int(needed("original_max_position_embeddings", original))
+        factor = needed("factor", limit / length if limit else None)
+        truncate = values.get("truncate")
+        if truncate not in (None, True, False):
+            source.problem(f"config.json: RoPE's truncate is {truncate!r}; it must be true or false")
+        return {"factor": factor, "original_length": length, "beta_fast": needed("beta_fast", 32),
+                "beta_slow": needed("beta_slow", 1), "truncate": truncate is not False} | _yarn_scales(values, factor)
+    return {"mscale": 1.0}
+
+
+def _yarn_scales(values: Mapping[str, Any], factor: float) -> dict[str, float]:
+    """yarn's factor on cosines and sines, and the mscale whose square latent attention puts on its softmax scale."""
+    def scale(weight: float) -> float:
+        return 0.1 * weight * math.log(factor) + 1.0 if factor > 1 else 1.0
+
+    mscale, all_dim = values.get("mscale"), values.get("mscale_all_dim")
+    attention = values.get("attention_factor")
+    if attention is None:
+        attention = scale(mscale) / scale(all_dim) if mscale and all_dim else scale(1.0)
+    return {"attention_factor": float(attention), "mscale": scale(all_dim) if all_dim else 1.0}

@@ -1,0 +1,32 @@
+"""`eagle3_ext.json` beside a checkpoint: what its own files leave open, settled once by whoever knows."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+from typing import Any
+
+from ..errors import CheckpointError
+
+NAME = "eagle3_ext.json"
+
+
+def read_sidecar(folder: Path) -> dict[str, Any]:
+    """Its values, {} where there is none. CheckpointError for keys or values that mean nothing."""
+    file = folder / NAME
+    if not file.is_file():
+        return {}
+    try:
+        values = json.loads(file.read_text())
+    except (ValueError, RecursionError) as error:
+        raise CheckpointError(f"{file} is not JSON: {error}") from error
+    unknown = sorted(values.keys() - {"boundaries", "norm_before_residual"}) if isinstance(values, dict) else [values]
+    if unknown:
+        raise CheckpointError(f"{file} may hold boundaries and norm_before_residual, not {unknown}")
+    boundaries = values.get("boundaries")
+    if boundaries is not None and not (isinstance(boundaries, list) and boundaries
+                                       and all(type(b) is int and b >= 0 for b in boundaries)):
+        raise CheckpointError(f"{file}: boundaries is {boundaries!r}; expected a list of boundaries such as [3, 31, 59]")
+    if not isinstance(values.get("norm_before_residual", False), bool):
+        raise CheckpointError(f"{file}: norm_before_residual is {values['norm_before_residual']!r}; expected true or false")
+    return values

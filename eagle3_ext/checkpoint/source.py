@@ -1,0 +1,92 @@
+"""A raw `config.json` beside the stored shapes: typed look-ups that collect what is wrong instead of raising."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any
+
+from .config import Shape
+
+NESTED = ("transformer_layer_config", "eagle_config", "speculators_config")
+
+
+class Source:
+    """Where a `DrafterConfig` is read from; collects `problems` (fatal) and `notes` (told, harmless).
+
+    Keys are looked up at the top level, in `transformer_layer_config` (speculators) and in `eagle_config` (SpecForge,
+    ModelOpt); null counts as absent, and two places that disagree are a problem.
+    """
+
+    def __init__(self, raw: Mapping[str, Any], shapes: Mapping[str, Shape]) -> None:
+        self.raw, self.shapes = raw, shapes
+        self.problems: list[str] = []
+        self.notes: list[str] = []
+        self.places: dict[str, Mapping[str, Any]] = {"config.json": raw}
+        for key in NESTED:
+            nested = raw.get(key)
+            if nested is not None and not isinstance(nested, Mapping):
+                self.problems.append(f"config.json: {key} is a {type(nested).__name__}, expected an object")
+            elif nested:
+                self.places[key] = nested
+
+    def problem(self, text: str) -> None:
+        if text not in self.problems:
+            self.problems.append(text)
+
+    def note(self, text: str) -> None:
+        if text not in self.notes:
+            self.notes.append(text)
+
+    def said(self, key: str, default: Any = None) -> Any:
+        """The value of `key` wherever it stands, or `default`."""
+        found = {place: values[key] for place, values in self.places.items()
+                 if place != "speculators_config" and values.get(key) is not None}
+        values = list(found.values())
+        if any(value != values[0] for value in values):
+            told = " but ".join(f"{value!r} in {place}" for place, value in found.items())
+            self.problem(f"config.json: {key} is {told}")
+        return values[0] if values else default
+
+    def integer(self, key: str, default: int | None = None) -> int | None:
+        """A positive integer; anything else is a problem and reads as absent."""
+        value = self.said(key, default)
+        if value is None or (type(value) is int and value >= 1):
+            return value
+        self.problem(f"config.json: {key} is {value!r}; it must be a positive integer")
+        return None
+
+    def number(self, key: str, default: float) -> float:
+        """A positive finite number; anything else is a problem and reads as `default`."""
+        return positive(self, key, self.said(key), default)
+
+    def flag(self, key: str, default: bool = False) -> bool:
+        """true or false; anything else is a problem and reads as `default`."""
+        value = self.said(key, default)
+        if not isinstance(value, bool):
+            self.problem(f"config.json: {key} is {value!r}; it must be true or false")
+            return default
+        return value
+
+    def stored(self, name: str, dim: int = 0) -> int | None:
+        """One dimension of a stored tensor; None where there is no such tensor or dimension."""
+        shape = self.shapes.get(name, ())
+        return shape[dim] if dim < len(shape) else None
+
+    def settled(self, name: str, key: str, default: int | None = None, dim: int = 0) -> int | None:
+        """A stored dimension, else the config's value; a difference between the two is told once."""
+        said, stored = self.integer(key, default), self.stored(name, dim)
+        if stored is None:
+            return said
+        if said is not None and said != stored:
+            self.note(f"config.json: {key} is {said}, but {name} is {list(self.shapes[name])}: took {stored}")
+        return stored
+
+
+def positive(source: Source, key: str, value: Any, default: float) -> float:
+    """`value` as a positive float; None is `default`, anything else a problem naming `key`."""
+    if value is None:
+        return default
+    if isinstance(value, bool) or not isinstance(value, (int, float)) or not 0 < value < 1e300:
+        source.problem(f"config.json: {key} is {value!r}; it must be a positive number")
+        return default
+    return float(value)
