@@ -1,5 +1,6 @@
-// Row-invariance: output (m, n) is one thread-wise chain of fmaf over k per thread, then fixed sums over lanes and warps.
-// Which k a thread takes depends on the dtype alone, never on the number of rows or on how much is unrolled for them.
+// Row-invariance: output (m, n) is one thread-wise chain of fmaf over k per thread, then fixed sums over lanes and
+// warps. Which k a thread takes depends on the dtype alone, never on the number of rows or on how much is unrolled for
+// them.
 #include "block.cuh"
 #include "dispatch.cuh"
 
