@@ -224,10 +224,14 @@ template <class T, int kHeads, bool kAligned>
 int launch(const DraftAttentionParams& p, CUstream_st* stream) {
   int lanes = 1;
   while (lanes * kDims < p.head_dim) lanes *= 2;
+  // No row has more parts than its keys could fill, were they the whole cache.
+  const int64_t most_parts = p.num_slots < kParts * kPartKeys ? ceil_div(p.num_slots, kPartKeys) : kParts;
   for (int64_t row = 0; row < p.num_rows; row += kLaunchRows) {
     const unsigned rows = grid_size(p.num_rows - row < kLaunchRows ? p.num_rows - row : kLaunchRows);
-    const dim3 parts(rows, grid_size(p.num_q_heads / kHeads), kParts), join(rows, grid_size(p.num_q_heads));
-    EAGLE3_LAUNCH((attention_parts_kernel<T, kHeads, kAligned>), parts, kThreads, 0, stream, p, row, lanes);
+    const dim3 parts(rows, grid_size(p.num_q_heads / kHeads), grid_size(most_parts));
+    const dim3 join(rows, grid_size(p.num_q_heads));
+    if (most_parts > 0)
+      EAGLE3_LAUNCH((attention_parts_kernel<T, kHeads, kAligned>), parts, kThreads, 0, stream, p, row, lanes);
     EAGLE3_LAUNCH(attention_join_kernel<T>, join, kThreads, 0, stream, p, row);
   }
   return cudaGetLastError();
