@@ -20,6 +20,10 @@ constexpr int kMaxTokens = kAligned ? 8 : 2;
 template <int kTokens, bool kAligned>
 constexpr int kUnroll = kAligned && kTokens <= 2 ? 2 : 1;
 
+// Outputs of a block, rounded up for warp_sums().
+template <int kTokens>
+constexpr int kSums = std::bit_ceil(static_cast<unsigned>(kWeightRows * kTokens));
+
 template <class T, int kTokens, bool kAligned>
 struct Block {
   const T* weight[kWeightRows];
@@ -77,14 +81,13 @@ __global__ void __launch_bounds__(kThreads) skinny_linear_kernel(const SkinnyLin
   for (; i < p.k; i += kStep) block.template add<1>(i);
 
   constexpr int kOutputs = kWeightRows * kTokens;
-  constexpr int kSums = std::bit_ceil(static_cast<unsigned>(kOutputs));
   __shared__ float parts[kThreads / 32][kOutputs];
-  float sums[kSums];
+  float sums[kSums<kTokens>];
 #pragma unroll
-  for (int o = 0; o < kSums; ++o) sums[o] = o < kOutputs ? block.sum[o / kTokens][o % kTokens] : 0.0f;
+  for (int o = 0; o < kSums<kTokens>; ++o) sums[o] = o < kOutputs ? block.sum[o / kTokens][o % kTokens] : 0.0f;
   const float sum_of_warp = warp_sums(sums);
-  const int output = lane_index() * kSums / 32;
-  if (lane_index() % (32 / kSums) == 0 && output < kOutputs) parts[warp_index()][output] = sum_of_warp;
+  const int output = lane_index() * kSums<kTokens> / 32;
+  if (lane_index() % (32 / kSums<kTokens>) == 0 && output < kOutputs) parts[warp_index()][output] = sum_of_warp;
   __syncthreads();
   const int64_t row = first + threadIdx.x / kTokens, m = threadIdx.x % kTokens;
   if (threadIdx.x >= kOutputs || row >= p.n) return;
