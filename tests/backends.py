@@ -38,11 +38,11 @@ def cuda(op: str, inputs: Inputs) -> object:
 
 def simt(op: str, inputs: Inputs) -> object:
     """Runs it in three orders of threads and blocks, which must agree byte for byte: no order is promised on a GPU."""
-    runs = []
+    runs, before = [], copied(inputs, "cpu")
     with emulated_ops():
         for order in THREAD_ORDERS:
             torch.ops.eagle3_simt._set_order(order, 1)
-            moved = copied(inputs, "cpu")
+            moved = copied(before, "cpu")
             try:
                 result = matching(inputs, moved, cpu(op, moved))
             finally:

@@ -103,22 +103,28 @@ def test_gather_concat(case: Case, run: Backend):
         assert_same_bits(out, reference.gather_concat(**case.inputs()))
 
 
-def test_gather_concat_takes_a_packed_tensor():
+def test_gather_concat_takes_a_packed_tensor(run: Backend):
     packed, rows = torch.randn(5, 12), torch.tensor([4, -1, 0])
-    assert_same_bits(ops.gather_concat(packed, rows), ops.gather_concat(packed.split(4, dim=1), rows))
-    whole = [torch.rand(12)]
-    expected = ops.gather_concat(packed.split(4, dim=1), rows, whole)  # its mean of squares is summed in another order
-    torch.testing.assert_close(ops.gather_concat(packed, rows, whole), expected, rtol=4 * E, atol=0)
+    joined, split = {"states": packed, "rows": rows}, {"states": list(packed.split(4, dim=1)), "rows": rows}
+    assert_same_bits(run("gather_concat", joined), run("gather_concat", split))
+    whole = {"norm_weights": [torch.rand(12)]}
+    expected = run("gather_concat", split | whole)  # its mean of squares is summed in another order
+    torch.testing.assert_close(run("gather_concat", joined | whole), expected, rtol=4 * E, atol=0)
 
 
-def test_gather_concat_checks_rows_unless_told_not_to():
-    state, rows = torch.ones(2, 3), torch.tensor([0, 2, -2])
+def test_gather_concat_checks_rows_unless_told_not_to(run: Backend):
+    inputs = {"states": torch.ones(2, 3), "rows": torch.tensor([0, 2, -2])}
     with pytest.raises(IndexError, match=r"rows\[1\] is 2"):
-        ops.gather_concat(state, rows)
-    assert ops.gather_concat(state, rows, check=False).tolist() == [[1, 1, 1], [0, 0, 0], [0, 0, 0]]
+        run("gather_concat", inputs | {"check": True})
+    assert run("gather_concat", inputs | {"check": False}).tolist() == [[1, 1, 1], [0, 0, 0], [0, 0, 0]]
 
 
-def test_gather_concat_writes_around_the_cache_what_is_larger_than_it():
+def test_gather_concat_checks_rows_by_default_on_the_cpu():
+    with pytest.raises(IndexError, match=r"rows\[0\] is 2"):
+        ops.gather_concat(torch.ones(2, 3), torch.tensor([2]))
+
+
+def test_gather_concat_on_the_cpu_writes_around_the_cache_what_is_larger_than_it():
     states = [torch.randn(700, 7168).bfloat16() for _ in range(3)]
     rows = torch.randint(-1, 700, (1600,))
     index, padding = rows.clamp(min=0), (rows == -1)[:, None]
@@ -134,11 +140,11 @@ def test_accepted_rows(case: Case, run: Backend):
         assert_same_bits(ours, theirs)
 
 
-def test_accepted_rows_by_hand():
-    lengths = torch.tensor([2, 0, 3])
-    rows, offsets = ops.accepted_rows(lengths, 3)
+def test_accepted_rows_by_hand(run: Backend):
+    inputs = {"accept_lengths": torch.tensor([2, 0, 3]), "width": 3}
+    rows, offsets = run("accepted_rows", inputs)
     assert (rows.tolist(), offsets.tolist()) == ([0, 1, 6, 7, 8, -1, -1, -1, -1], [0, 2, 2, 5])
-    rows, offsets = ops.accepted_rows(lengths, 3, block_front=True)
+    rows, offsets = run("accepted_rows", inputs | {"block_front": True})
     assert (rows.tolist(), offsets.tolist()) == ([0, 1, -1, -1, -1, -1, 6, 7, 8], [0, 3, 6, 9])
 
 
@@ -208,7 +214,7 @@ def test_silu_mul(case: Case, run: Backend):
     expected = reference.silu_mul(gate_up.double())
     up = gate_up.double().chunk(2, dim=-1)[1].abs()
     bound = (2.1 * u(case.dtype) + 8 * E) * expected.abs() + smallest(case.dtype) * up
-    assert_within(ops.silu_mul(gate_up), expected, bound)
+    assert_within(run("silu_mul", {"gate_up": gate_up}), expected, bound)
 
 
 @each_case("skinny_linear")
@@ -223,14 +229,15 @@ def test_skinny_linear(case: Case, run: Backend):
 
 @pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16, torch.float16], ids=str)
 @pytest.mark.parametrize("inputs, outputs", [(1, 3), (46, 130), (1027, 67), (3420, 33)])
-def test_skinny_linear_is_row_invariant(dtype: torch.dtype, inputs: int, outputs: int):
+def test_skinny_linear_is_row_invariant(dtype: torch.dtype, inputs: int, outputs: int, run: Backend):
     x, weight, bias = (torch.randn(size).to(dtype) for size in ((8, inputs), (outputs, inputs), (outputs,)))
-    together = ops.skinny_linear(x, weight, bias)
+    parameters = {"weight": weight, "bias": bias}
+    together = run("skinny_linear", {"x": x} | parameters)
     torch.set_num_threads(2)
     for rows in range(1, 9):
         for begin in (0, 8 - rows):
             part = x[begin : begin + rows]
-            assert_same_bits(ops.skinny_linear(part, weight, bias), together[begin : begin + rows])
+            assert_same_bits(run("skinny_linear", {"x": part} | parameters), together[begin : begin + rows])
 
 
 @each_case("argmax_tokens")

@@ -1,4 +1,5 @@
-// The rounding of RMSNorm, shared by the CPU and CUDA kernels: cast to the dtype before the gain, as the reference does.
+// The rounding of RMSNorm, shared by the CPU and CUDA kernels: cast to the dtype before the gain, as the reference
+// does.
 #pragma once
 
 #include <cmath>

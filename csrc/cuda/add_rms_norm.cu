@@ -14,8 +14,7 @@ struct Row {
   // residual = round(hidden + residual), also into the features; returns it.
   __device__ __forceinline__ Vec<T> add(Vec<T> h, const Vec<T>& r, int64_t i) const {
 #pragma unroll
-    for (int e = 0; e < kVec<T>; ++e)
-      h.lane[e] = T(static_cast<float>(h.lane[e]) + static_cast<float>(r.lane[e]));
+    for (int e = 0; e < kVec<T>; ++e) h.lane[e] = T(static_cast<float>(h.lane[e]) + static_cast<float>(r.lane[e]));
     store<T, kAligned>(residual, i, size, h);
     if (features) store<T, kAligned>(features, i, size, h);
     return h;

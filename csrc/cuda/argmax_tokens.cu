@@ -28,7 +28,8 @@ __device__ __forceinline__ Candidate no_candidate() { return {-INFINITY, INT64_M
 __device__ __forceinline__ Candidate warp_best(Candidate best) {
 #pragma unroll
   for (int offset = 16; offset > 0; offset /= 2) {
-    best = better(best, {__shfl_xor_sync(kAllLanes, best.value, offset), __shfl_xor_sync(kAllLanes, best.index, offset)});
+    best =
+        better(best, {__shfl_xor_sync(kAllLanes, best.value, offset), __shfl_xor_sync(kAllLanes, best.index, offset)});
   }
   return best;
 }

@@ -20,8 +20,8 @@ int for_type(DType dtype, const Launch& launch) {
   return cudaErrorInvalidValue;
 }
 
-// Whether rows can be cut into aligned pieces: every base address, and every row stride and width (in elements of T), is
-// a whole number of pieces. The null of an absent tensor is.
+// Whether rows can be cut into aligned pieces: every base address, and every row stride and width (in elements of T),
+// is a whole number of pieces. The null of an absent tensor is.
 inline bool are_aligned(const void* const* bases, int64_t count) {
   bool aligned = true;
   for (int64_t i = 0; i < count; ++i) aligned &= reinterpret_cast<uintptr_t>(bases[i]) % 16 == 0;

@@ -1,7 +1,7 @@
 // Flash decoding: the keys of a query row are cut into parts, a block for each, and a second kernel joins the parts.
 //
-// How a row's keys are cut, and who adds what in which order, depends on how many there are alone: a row's result is the
-// same bits whatever else is in the call. Query heads that share a kv head share its loads.
+// How a row's keys are cut, and who adds what in which order, depends on how many there are alone: a row's result is
+// the same bits whatever else is in the call. Query heads that share a kv head share its loads.
 #include <cfloat>
 
 #include "../core/indices.h"
@@ -41,8 +41,8 @@ struct Dims {
   }
 };
 
-// The keys that a query row sees, none if its sequence claims rows outside the cache. All threads of a block look for the
-// row's sequence together.
+// The keys that a query row sees, none if its sequence claims rows outside the cache. All threads of a block look for
+// the row's sequence together.
 __device__ __forceinline__ KeySpan find_keys(const DraftAttentionParams& p, int64_t row) {
   __shared__ KeySpan found;
   if (threadIdx.x == 0) found = {0, 0};
@@ -62,8 +62,8 @@ __device__ __forceinline__ int64_t keys_per_part(int64_t length) {
   return (length + kParts * kPartKeys - 1) / (kParts * kPartKeys) * kPartKeys;
 }
 
-// Where a part's result lies in the workspace: the weighted sum of values [head_dim], then the maximum and the sum of the
-// weights relative to it.
+// Where a part's result lies in the workspace: the weighted sum of values [head_dim], then the maximum and the sum of
+// the weights relative to it.
 __device__ __forceinline__ float* part_result(const DraftAttentionParams& p, int64_t launch_row, int64_t head,
                                               int64_t part) {
   const int64_t index = (launch_row * p.num_q_heads + head) * kParts + part;
@@ -114,7 +114,8 @@ struct Softmax {
 
 // Writes the results of all teams together to result_of(head).
 template <int kHeads, class ResultOf>
-__device__ __forceinline__ void join_teams(const Softmax (&state)[kHeads], int lanes, int d, const ResultOf& result_of) {
+__device__ __forceinline__ void join_teams(const Softmax (&state)[kHeads], int lanes, int d,
+                                           const ResultOf& result_of) {
   __shared__ float values[kHeads][kThreads * kDims], maxima[kHeads][kThreads], sums[kHeads][kThreads];
   const int thread = static_cast<int>(threadIdx.x), teams = kThreads / lanes;
 #pragma unroll
@@ -145,8 +146,8 @@ __device__ __forceinline__ void join_teams(const Softmax (&state)[kHeads], int l
 
 // Block (row, group of kHeads query heads, part). Each team of `lanes` lanes takes every `teams`th key of the part.
 template <class T, int kHeads, bool kAligned>
-__global__ void __launch_bounds__(kThreads) attention_parts_kernel(const DraftAttentionParams p, int64_t first_row,
-                                                                   int lanes) {
+__global__ void __launch_bounds__(kThreads)
+    attention_parts_kernel(const DraftAttentionParams p, int64_t first_row, int lanes) {
   const int64_t row = first_row + blockIdx.x, first_head = static_cast<int64_t>(blockIdx.y) * kHeads;
   const KeySpan keys = find_keys(p, row);
   const int64_t size = keys_per_part(keys.length), begin = blockIdx.z * size;
@@ -222,10 +223,14 @@ template <class T, int kHeads, bool kAligned>
 int launch(const DraftAttentionParams& p, CUstream_st* stream) {
   int lanes = 1;
   while (lanes * kDims < p.head_dim) lanes *= 2;
+  // No row has more parts than its keys could fill, were they the whole cache.
+  const int64_t most_parts = p.num_slots < kParts * kPartKeys ? ceil_div(p.num_slots, kPartKeys) : kParts;
   for (int64_t row = 0; row < p.num_rows; row += kLaunchRows) {
     const unsigned rows = grid_size(p.num_rows - row < kLaunchRows ? p.num_rows - row : kLaunchRows);
-    const dim3 parts(rows, grid_size(p.num_q_heads / kHeads), kParts), join(rows, grid_size(p.num_q_heads));
-    EAGLE3_LAUNCH((attention_parts_kernel<T, kHeads, kAligned>), parts, kThreads, 0, stream, p, row, lanes);
+    const dim3 parts(rows, grid_size(p.num_q_heads / kHeads), grid_size(most_parts));
+    const dim3 join(rows, grid_size(p.num_q_heads));
+    if (most_parts > 0)
+      EAGLE3_LAUNCH((attention_parts_kernel<T, kHeads, kAligned>), parts, kThreads, 0, stream, p, row, lanes);
     EAGLE3_LAUNCH(attention_join_kernel<T>, join, kThreads, 0, stream, p, row);
   }
   return cudaGetLastError();

@@ -73,7 +73,8 @@ __global__ void __launch_bounds__(kNormThreads) gather_norm_kernel(const __grid_
 
 // Block m: one norm over the whole row.
 template <class T, bool kAligned>
-__global__ void __launch_bounds__(kNormThreads) gather_whole_norm_kernel(const __grid_constant__ GatherConcatParams p) {
+__global__ void __launch_bounds__(kNormThreads, 1)
+    gather_whole_norm_kernel(const __grid_constant__ GatherConcatParams p) {
   const int64_t m = blockIdx.x, width = p.num_states * p.hidden_size, row = source_row(p, m);
   T* out = static_cast<T*>(p.out) + m * p.out_stride;
   if (row < 0) {

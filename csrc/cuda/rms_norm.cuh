@@ -1,4 +1,5 @@
-// RMSNorm of one row by one block, shared by the ops that norm: the row is read once and waits in registers for its norm.
+// RMSNorm of one row by one block, shared by the ops that norm: the row is read once and waits in registers for its
+// norm.
 #pragma once
 
 #include "../core/rms_norm.h"
@@ -34,7 +35,8 @@ __device__ __forceinline__ void store_normed(Vec<T> x, float scale, const T* gai
   store<T, kAligned>(out, i, size, x);
 }
 
-// out = RMS(row; gain) where read(i) gives the piece of the row at i. All threads of the block take part, once per kernel.
+// out = RMS(row; gain) where read(i) gives the piece of the row at i. All threads of the block take part, once per
+// kernel.
 template <class T, bool kAligned, class Read>
 __device__ __forceinline__ void rms_norm_row(const Read& read, const T* gain, float eps, T* out, int64_t size) {
   const int64_t first = threadIdx.x * int64_t{kVec<T>}, step = blockDim.x * int64_t{kVec<T>};

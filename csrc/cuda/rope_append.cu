@@ -58,8 +58,7 @@ __global__ void __launch_bounds__(kThreads) rope_append_kernel(const RopeAppendP
   if (head < first_v && piece < pieces.pairs) {
     const int64_t position = index_at(p.positions, n);
     // Padding may lie at any position; without angles it stays unrotated.
-    const float* angles =
-        position >= 0 && position < p.max_position ? p.cos_sin + position * p.rotary_dim : nullptr;
+    const float* angles = position >= 0 && position < p.max_position ? p.cos_sin + position * p.rotary_dim : nullptr;
     rotate_piece<T, kAligned>(x, angles, cached, piece * kVec<T>, p.rotary_dim / 2);
     return;
   }
@@ -77,12 +76,12 @@ int rope_append(const RopeAppendParams& p, CUstream_st* stream) {
   return for_type(p.dtype, [&](auto type) {
     using T = decltype(type);
     const auto launch = [&](auto aligned) {
-      const dim3 grid(grid_size(p.num_rows),
-                      grid_size(ceil_div(heads * HeadPieces<T>(p).most(), kThreads)));
+      const dim3 grid(grid_size(p.num_rows), grid_size(ceil_div(heads * HeadPieces<T>(p).most(), kThreads)));
       EAGLE3_LAUNCH((rope_append_kernel<T, aligned.value>), grid, kThreads, 0, stream, p);
       return static_cast<int>(cudaGetLastError());
     };
-    return for_layout<T>({p.qkv, p.cos_sin, p.k_cache, p.v_cache}, {p.qkv_stride, p.head_dim, p.rotary_dim / 2}, launch);
+    return for_layout<T>({p.qkv, p.cos_sin, p.k_cache, p.v_cache}, {p.qkv_stride, p.head_dim, p.rotary_dim / 2},
+                         launch);
   });
 }
 

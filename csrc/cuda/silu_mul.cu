@@ -1,5 +1,4 @@
 #include "../core/silu.h"
-
 #include "dispatch.cuh"
 
 namespace eagle3::cuda {

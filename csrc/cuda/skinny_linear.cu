@@ -1,5 +1,8 @@
-// Row-invariance: output (m, n) is one thread-wise chain of fmaf over k per thread, then fixed sums over lanes and warps.
-// Which k a thread takes depends on the dtype alone, never on the number of rows or on how much is unrolled for them.
+// Row-invariance: output (m, n) is one thread-wise chain of fmaf over k per thread, then fixed sums over lanes and
+// warps. Which k a thread takes depends on the dtype alone, never on the number of rows or on how much is unrolled for
+// them.
+#include <bit>
+
 #include "block.cuh"
 #include "dispatch.cuh"
 
@@ -16,6 +19,10 @@ constexpr int kMaxTokens = kAligned ? 8 : 2;
 // Steps along k that are loaded before the first is used. Few tokens: bytes in flight; many: registers.
 template <int kTokens, bool kAligned>
 constexpr int kUnroll = kAligned && kTokens <= 2 ? 2 : 1;
+
+// Outputs of a block, rounded up for warp_sums().
+template <int kTokens>
+constexpr int kSums = std::bit_ceil(static_cast<unsigned>(kWeightRows * kTokens));
 
 template <class T, int kTokens, bool kAligned>
 struct Block {
@@ -75,14 +82,12 @@ __global__ void __launch_bounds__(kThreads) skinny_linear_kernel(const SkinnyLin
 
   constexpr int kOutputs = kWeightRows * kTokens;
   __shared__ float parts[kThreads / 32][kOutputs];
+  float sums[kSums<kTokens>];
 #pragma unroll
-  for (int r = 0; r < kWeightRows; ++r) {
-#pragma unroll
-    for (int m = 0; m < kTokens; ++m) {
-      const float sum = warp_sum(block.sum[r][m]);
-      if (lane_index() == 0) parts[warp_index()][r * kTokens + m] = sum;
-    }
-  }
+  for (int o = 0; o < kSums<kTokens>; ++o) sums[o] = o < kOutputs ? block.sum[o / kTokens][o % kTokens] : 0.0f;
+  const float sum_of_warp = warp_sums(sums);
+  const int output = lane_index() * kSums<kTokens> / 32;
+  if (lane_index() % (32 / kSums<kTokens>) == 0 && output < kOutputs) parts[warp_index()][output] = sum_of_warp;
   __syncthreads();
   const int64_t row = first + threadIdx.x / kTokens, m = threadIdx.x % kTokens;
   if (threadIdx.x >= kOutputs || row >= p.n) return;

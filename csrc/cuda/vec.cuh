@@ -1,5 +1,6 @@
-// Rows of T in pieces of 16 bytes: one 128-bit access where address and width allow (kAligned), else element by element.
-// The piece that a thread handles is the same either way, so that results do not depend on where a tensor lies.
+// Rows of T in pieces of 16 bytes: one 128-bit access where address and width allow (kAligned), else element by
+// element. The piece that a thread handles is the same either way, so that results do not depend on where a tensor
+// lies.
 #pragma once
 
 #include <torch/headeronly/util/BFloat16.h>
