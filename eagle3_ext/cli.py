@@ -1,4 +1,4 @@
-"""The command line: `eagle3-ext demo | generate | bench`, each with --help and, where there are numbers, --json FILE."""
+"""The command line: `eagle3-ext demo | generate | inspect | bench`, each with --help and, where there are numbers, --json FILE."""
 
 from __future__ import annotations
 
@@ -109,6 +109,35 @@ def generate(
     )
     if json_file is not None:
         json_file.write_text(json.dumps({"text": shown, "tokens": tokens, "stats": stats}, indent=2) + "\n")
+
+
+@app.command()
+def inspect(
+    path: Annotated[Path, typer.Argument(help="drafter checkpoint folder")],
+    target: Annotated[Optional[Path], typer.Option(help="the target's folder or config.json; no weights are read")] = None,
+    norm_before_residual: Annotated[
+        Optional[bool], typer.Option(help="settle it where a speculators file leaves it open")
+    ] = None,
+    json_file: JsonFile = None,
+) -> None:
+    """Say what a drafter's folder holds, what decided that, and what each engine would capture for it."""
+    _check_writable(json_file)
+    from rich.console import Console
+
+    from .errors import CheckpointError
+    from .inspection import inspect_checkpoint
+
+    console = Console(highlight=False, soft_wrap=True, markup=False)
+    try:
+        inspection = inspect_checkpoint(path, target, norm_before_residual=norm_before_residual)
+    except CheckpointError as error:
+        console.print(str(error))
+        raise typer.Exit(1) from None
+    for heading, lines in inspection.sections():
+        for i, line in enumerate(lines):
+            console.print(f"{heading if i == 0 else '':24}{line}")
+    if json_file is not None:
+        json_file.write_text(json.dumps(inspection.to_dict(), indent=2) + "\n")
 
 
 @app.command()

@@ -63,7 +63,7 @@ def recognise(source: Source, names: Collection[str]) -> Family:
     if any(name.startswith("midlayer.") for name in names):
         if isinstance(ids, list) and ids != sorted(ids, key=str if not all(type(i) is int for i in ids) else None):
             return Family("ModelOpt Megatron", ("tensors under midlayer.", f"unsorted layer ids {ids}"))
-        if "eagle_config" in raw or ids is not None:
+        if raw.get("eagle_config") is not None or ids is not None:
             return Family("SpecForge or TorchSpec", ("tensors under midlayer.", "eagle_config"))
         return Family("SafeAILab", ("tensors under midlayer.", "no eagle_config"))
     if any(name.startswith("layers.") for name in names):

@@ -1,0 +1,190 @@
+"""Every training stack's files, in every variant they can carry: the loader gives back what was written, bit for bit."""
+
+from __future__ import annotations
+
+import dataclasses
+import json
+from types import SimpleNamespace
+
+import families
+import pytest
+import torch
+from families import CELLS, FORMATS, LAYERS, make_weights, variant, write
+
+from eagle3_ext import reference
+from eagle3_ext.checkpoint import load_checkpoint
+from eagle3_ext.drafter import Drafter
+from eagle3_ext.errors import BoundaryError
+from eagle3_ext.inspection import inspect_checkpoint
+from eagle3_ext.native_form import not_native
+from eagle3_ext.plan import resolve_plan
+
+
+def load(folder, family: str, name: str, dtype: torch.dtype = torch.bfloat16):
+    config = variant(name)
+    weights = make_weights(config, dtype=dtype)
+    return load_checkpoint(write(folder, FORMATS[family], config, weights)), weights
+
+
+@pytest.mark.parametrize("family, name", CELLS)
+def test_what_a_stack_writes_is_what_is_loaded(tmp_path, family, name):
+    form = FORMATS[family]
+    checkpoint, weights = load(tmp_path, family, name)
+    truth, ids = form.truth(name), checkpoint.provenance.layer_ids
+    if ids is not None and ids.reading == "ambiguous":
+        truth = dataclasses.replace(truth, boundaries=None)
+    assert checkpoint.config == truth
+    assert checkpoint.provenance.family.name == form.family
+    expected = dict(weights)
+    assert checkpoint.weights.keys() == expected.keys()
+    for key, weight in expected.items():
+        assert torch.equal(checkpoint.weights[key], weight) and checkpoint.weights[key].dtype == weight.dtype, key
+
+
+def target(config):
+    """A model in name only: its embedding and head are what a drafter may borrow."""
+    generator = torch.Generator().manual_seed(9)
+    tables = [SimpleNamespace(weight=torch.randn(config.vocab_size, config.target_hidden_size, generator=generator))
+              for _ in range(2)]
+    text = SimpleNamespace(num_hidden_layers=LAYERS, hidden_size=config.target_hidden_size, max_position_embeddings=2048)
+    return SimpleNamespace(config=SimpleNamespace(get_text_config=lambda: text),
+                           get_input_embeddings=lambda: tables[0], get_output_embeddings=lambda: tables[1])
+
+
+def rows(config, count, start):
+    generator = torch.Generator().manual_seed(start)
+    return {"features": torch.randn(count, config.features_width, generator=generator),
+            "tokens": torch.randint(config.vocab_size, (count,), generator=generator),
+            "positions": torch.arange(start, start + count)}
+
+
+def oracle(checkpoint, model) -> reference.Drafter:
+    """The float64 reference of a checkpoint on a target."""
+    tables = model.get_input_embeddings().weight, model.get_output_embeddings().weight
+    return reference.Drafter(checkpoint.config, checkpoint.weights, *tables).to(torch.float64)
+
+
+def run_rounds(drafters, config) -> None:
+    """A prefill, a round that accepted two drafts and one that accepted none, into each of the drafters."""
+    start = 0
+    for count, steps in ((33, 1), (3, 7), (1, 4)):
+        for one in drafters:
+            one.extend(**rows(config, count, start))
+            one.draft(steps)
+        start += count
+
+
+def agrees(family: str, name: str, folder) -> None:
+    """The native drafter against the float64 reference; or the float32 reference against it, where there is no native."""
+    checkpoint, _ = load(folder, family, name, torch.float32)
+    config = checkpoint.config
+    model = target(config)
+    exact = oracle(checkpoint, model)
+    if not_native(config):
+        low = exact.to(torch.float32)
+        run_rounds([exact, low], config)
+        got = low.s, low.y, low.logits[-1:]
+    else:
+        ids = checkpoint.provenance.layer_ids
+        chosen = ids.as_boundaries() if ids and ids.reading == "ambiguous" else None
+        native = Drafter.from_checkpoint(checkpoint, model, boundaries=chosen, max_length=256)
+
+        class Door:
+            def extend(self, features, tokens, positions):
+                native.extend(features, tokens, positions, torch.tensor([0, len(tokens)]))
+
+            def draft(self, steps):
+                self.tokens = native.draft(steps).tokens
+
+        run_rounds([exact, Door()], config)
+        got = native._native.last_s, native._native.last_y, native._native.last_logits
+    for value, want in zip(got, (exact.s[-1:], exact.y[-1:], exact.logits[-1:]), strict=True):
+        assert float((value.double() - want).norm() / want.norm()) <= 1e-5
+
+
+WRITTEN = [(family, name) for family, name in CELLS if name in FORMATS[family].writes]
+
+
+@pytest.mark.parametrize("family, name", WRITTEN)
+def test_what_a_stack_writes_computes(tmp_path, family, name):
+    agrees(family, name, tmp_path)
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("family, name", [cell for cell in CELLS if cell not in WRITTEN])
+def test_what_a_format_can_carry_computes(tmp_path, family, name):
+    agrees(family, name, tmp_path)
+
+
+@pytest.mark.parametrize("family", FORMATS)
+def test_a_variant_the_native_code_lacks_is_refused_by_name(tmp_path, family):
+    for name in ("two layers", "latent attention"):
+        if FORMATS[family].carries(name):
+            checkpoint, _ = load(tmp_path, family, name)
+            missing = not_native(checkpoint.config)
+            if not missing:
+                continue
+            with pytest.raises(ValueError, match=missing[0]):
+                Drafter.from_checkpoint(checkpoint, target(checkpoint.config), boundaries=(2, 5, 9))
+
+
+# ---- boundaries, family by family
+
+READINGS = {
+    "SafeAILab": (None, (2, 6, 9)),
+    "SpecForge": ("outputs", (2, 5, 9)),
+    "speculators": ("boundaries", (2, 5, 9)),
+    "speculators converted": ("ambiguous", None),
+    "ModelOpt": ("outputs", (2, 5, 9)),
+    "ModelOpt Megatron": ("outputs", (2, 5, 9)),
+    "AngelSlim": ("outputs", (2, 5, 9)),
+    "TorchSpec": ("outputs", (2, 5, 9)),
+    "NeMo Automodel": ("outputs", (2, 5, 9)),
+    "DeepSpec": ("outputs", (2, 5, 9)),
+    "ModelOpt MLA": ("outputs", (2, 5, 9)),
+    "TorchSpec MLA": ("outputs", (2, 5, 9)),
+    "TorchSpec MLA for vLLM": ("boundaries", (2, 5, 9)),
+}
+
+
+@pytest.mark.parametrize("family", FORMATS)
+def test_layer_ids_are_read_as_their_stack_means_them(tmp_path, family):
+    checkpoint, _ = load(tmp_path, family, "latent attention" if FORMATS[family].latent else "plain")
+    reading, boundaries = READINGS[family]
+    ids, config = checkpoint.provenance.layer_ids, checkpoint.config
+    assert (ids and ids.reading) == reading
+    if reading == "ambiguous":
+        with pytest.raises(BoundaryError, match=r"two ways.*boundaries=\(2, 5, 9\).*boundaries=\(3, 6, 10\)"):
+            resolve_plan(config, LAYERS, 16, provenance=checkpoint.provenance)
+        return
+    plan = resolve_plan(config, LAYERS, 16, provenance=checkpoint.provenance)
+    assert plan.boundaries == boundaries
+    assert "outputs of layers 1, " in str(plan) and plan.decided_by in str(plan)
+    if reading is not None:
+        other = {"outputs": "read as boundaries", "boundaries": "read as layer outputs"}[reading]
+        assert other in str(plan)
+
+
+@pytest.mark.parametrize("family", FORMATS)
+def test_inspect_explains_every_fixture(tmp_path, family):
+    form = FORMATS[family]
+    name = "latent attention" if form.latent else "plain"
+    write(tmp_path / "drafter", form, variant(name), make_weights(variant(name)))
+    facts = {"num_hidden_layers": LAYERS, "hidden_size": 16, "vocab_size": 40, "model_type": "llama"}
+    (tmp_path / "target.json").write_text(json.dumps(facts))
+    inspection = inspect_checkpoint(tmp_path / "drafter", tmp_path / "target.json")
+    text = {heading: "\n".join(lines) for heading, lines in inspection.sections()}
+    assert text["family"].startswith(form.family + ": ")
+    assert "features 48" in text["dimensions"] and "fc 48 -> 16" in text["fusion"]
+    assert "drafts 12 of 40 tokens (30.0%)" in text["output"]
+    expected = "can be read two ways" if READINGS[family][0] == "ambiguous" else "captures the outputs of layers 1, "
+    assert expected in text["boundaries"]
+    for engine in ("vLLM", "SGLang", "TensorRT-LLM", "llama.cpp", "SafeAILab"):
+        assert f"{engine} captures boundaries" in text["boundaries"]
+    json.dumps(inspection.to_dict())
+
+
+def test_the_support_matrix_in_the_docs_is_current():
+    text = families.DOCS.read_text()
+    table = text.partition(families.BEGIN)[2].partition(families.END)[0].strip()
+    assert table == families.support_matrix(), "run: python tests/families.py"
