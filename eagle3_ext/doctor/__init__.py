@@ -1,0 +1,1 @@
+"""Why is acceptance low? Traces, logs and checkpoints in, findings out."""
