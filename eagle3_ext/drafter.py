@@ -12,6 +12,7 @@ import torch
 
 from . import _C
 from .checkpoint import Checkpoint, DrafterConfig, load_checkpoint
+from .doctor import trace
 from .errors import CheckpointError, FeatureWidthError
 from .features import CapturePlan, resolve_plan
 from .rope import rope_table
@@ -171,6 +172,8 @@ class Drafter:
             IndexError: a token, position, sequence or row offset is out of range.
             ValueError: another rank, dtype, device or row count, or a sequence longer than max_length.
         """
+        if trace.active is not None:
+            trace.active.extend(self, features, tokens, positions, row_offsets, sequences)
         self._check_features(features)
         self._native.extend(features, tokens, positions, row_offsets, sequences, token_embeddings)
 
@@ -179,7 +182,10 @@ class Drafter:
 
         Raises ValueError without a fresh extend (twice in a row, after a reset or truncate) or past max_length.
         """
-        return DraftTokens(*self._native.draft(num_tokens))
+        drafts = DraftTokens(*self._native.draft(num_tokens))
+        if trace.active is not None:
+            trace.active.draft(self, drafts)
+        return drafts
 
     def reset(self, sequences: Sequence[int] | None = None) -> None:
         """Forgets these sequences (all if None), so that the next extend starts them anew."""

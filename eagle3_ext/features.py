@@ -14,6 +14,7 @@ from typing import TYPE_CHECKING
 
 import torch
 
+from .doctor import trace
 from .errors import BoundaryError, FeatureWidthError
 
 if TYPE_CHECKING:
@@ -282,6 +283,8 @@ class CaptureHooks:
                 else:
                     source = self.decoder if self.plan.final_norm else self.layers[boundary - 1]
                     tap(source.register_forward_hook(_output_writer(features, slot)))
+            if trace.active is not None:
+                stack.enter_context(trace.active.watch(self.decoder, self.layers, features))
             yield features
 
 
