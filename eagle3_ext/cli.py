@@ -1,4 +1,4 @@
-"""The command line: `eagle3-ext demo | generate | bench`, each with --help and, where there are numbers, --json FILE."""
+"""The command line: `eagle3-ext demo | generate | doctor | bench`, each with --help and, where there are numbers, --json FILE."""
 
 from __future__ import annotations
 
@@ -109,6 +109,29 @@ def generate(
     )
     if json_file is not None:
         json_file.write_text(json.dumps({"text": shown, "tokens": tokens, "stats": stats}, indent=2) + "\n")
+
+
+@app.command()
+def doctor(
+    files: Annotated[list[Path], typer.Argument(help="traces, engine logs and drafter checkpoint folders, in any mix")],
+    json_file: JsonFile = None,
+) -> None:
+    """Say why acceptance is low: findings with their evidence, worst first. Exit status 1 when something is wrong."""
+    _check_writable(json_file)
+    from rich.console import Console
+
+    from .doctor import diagnose
+    from .doctor.report import print_diagnosis
+
+    try:
+        diagnosis = diagnose(files)
+    except (OSError, ValueError) as error:
+        raise typer.BadParameter(str(error), param_hint="FILE") from error
+    print_diagnosis(diagnosis, Console())
+    if json_file is not None:
+        json_file.write_text(json.dumps(diagnosis.to_dict(), indent=2) + "\n")
+    if not diagnosis.healthy:
+        raise typer.Exit(1)
 
 
 @app.command()

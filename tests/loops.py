@@ -133,11 +133,11 @@ def small_checkpoint(seed: int, hidden: int = 32, vocab: int = 67, **changes) ->
     return Checkpoint(config, weights, report=())
 
 
-def small_loop(seed: int, depth: int) -> Loop:
+def small_loop(seed: int, depth: int, texts: int = 1) -> Loop:
     generator = torch.Generator().manual_seed(100 + seed)
-    lengths = torch.randint(3, 14, (2,), generator=generator).tolist()
+    lengths = torch.randint(3, 14, (texts,), generator=generator).tolist()
     prompts = [torch.randint(0, 67, (length,), generator=generator) for length in lengths]
-    return Loop(small_model(seed), small_checkpoint(seed), prompts, depth, 16, lucky=seed, cache="dynamic")
+    return Loop(small_model(seed), small_checkpoint(seed), prompts, depth, 24, lucky=seed, cache="dynamic")
 
 
 def run_batched(loop: Loop, rounds: int, mix=lambda rows, offsets, width: rows) -> list[dict]:

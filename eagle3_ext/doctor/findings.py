@@ -104,7 +104,7 @@ CATALOGUE: dict[str, Entry] = {
         "features of a width the drafter does not fuse",
         "Another number of states, or another model's states, reach extend.",
         "Width divided by H is the number of states that arrived.",
-        "Compare the layer ids the engine captures with the drafter's plan (`eagle3-ext inspect DRAFTER`).",
+        "Compare the layers the engine captures with the drafter's plan (print drafter.plan).",
     ),
     "missing-states": Entry(
         "fault",

@@ -126,7 +126,9 @@ class Recorder:
             event["expected_width"] = expected_width
         if hidden is not None:
             rows, width = hidden.shape
-            event |= {"rows": rows, "width": width, "state_width": state_width or width}
+            event |= {"rows": rows, "width": width}
+            if state_width is not None:
+                event["state_width"] = state_width
             event["sampled"] = sampled_rows(rows)
             event["finite"] = bool(hidden.isfinite().all())
             event |= describe(hidden[event["sampled"]], state_width or width)

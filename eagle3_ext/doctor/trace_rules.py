@@ -58,6 +58,25 @@ class Trace:
         prefix = "norm " if self.plan.get("final_norm") else ""
         return [f"{prefix}{boundary}" for boundary in self.plan.get("boundaries", [])]
 
+    def words(self) -> list[str]:
+        """What was read, and which questions this trace can answer."""
+        counts = Counter(event["phase"] for event in self.events)
+        words = [", ".join(f"{count} x {phase}" for phase, count in counts.items()) or "no events"]
+        if self.plan:
+            words.append(f"the drafter {self.plan['description']}")
+        rounds = [event for event in self.rounds if event["drafted"]]
+        if rounds:
+            length = 1 + sum(event["accepted"] for event in rounds) / len(rounds)
+            words.append(f"accept length {length:.2f} over {len(rounds)} rounds")
+        if not self.witness:
+            words.append("no witness of the target's states: order, layers and rows of the features stay unchecked")
+        if not any("witness" in event for event in self.drafts):
+            words.append(
+                "no witness of the drafter: its own arithmetic stays unchecked "
+                "(trace.recording(drafter_witness=DrafterWitness(checkpoint, model)))"
+            )
+        return words
+
 
 def _rows_of(trace: Trace, event: Event) -> list[int]:
     """The rows of the round's forward that an extend's sampled rows should be, by position: the last one is row a."""
@@ -73,11 +92,10 @@ def _where(bad: Iterable[Event], all_events: list[Event]) -> str:
     return "affected: " + ", ".join(f"{phase} {bad_of[phase]} of {all_of[phase]}" for phase in EXTENDS if all_of[phase])
 
 
-def diagnose_trace(events: Iterable[Event], source: str = "trace") -> list[Finding]:
+def diagnose_trace(events: Trace | Iterable[Event], source: str = "trace") -> list[Finding]:
     """All findings about one run's events."""
-    trace = Trace(events)
-    narrow = widths(trace)
-    findings = narrow + not_finite(trace) + repeats(trace) + kept_guesses(trace) + lengths(trace) + drafter(trace)
+    trace = events if isinstance(events, Trace) else Trace(events)
+    findings = widths(trace) + not_finite(trace) + repeats(trace) + kept_guesses(trace) + lengths(trace) + drafter(trace)
     stale = any(finding.id == "stale-features" for finding in findings)
     findings += [one for one in contents(trace) if not (stale and one.id == "stale-features")]
     findings += acceptance(trace, clean=not any(finding.severity != "note" for finding in findings))
@@ -93,7 +111,8 @@ def widths(trace: Trace) -> list[Finding]:
     if not bad:
         return []
     example = bad[0]
-    width, expected, state = example["width"], example["expected_width"], trace.plan.get("hidden_size")
+    width, expected = example["width"], example["expected_width"]
+    state = trace.plan.get("hidden_size", example.get("state_width"))
     evidence = [
         f"{example['phase']} of round {example['round']}: [{example['rows']}, {width}], the fusion takes {expected}"
         + (f"; the drafter {trace.plan['description']}" if trace.plan else ""),
@@ -383,14 +402,15 @@ def drafter(trace: Trace) -> list[Finding]:
                     gaps[name].append(abs(event["log_probs"][i] - draft["log_probs"][i]))
                 if token != other:
                     break  # what follows was drafted after different tokens
-    if compared[AS_FILED] < 8:
-        return []
-
     def score(name: str) -> tuple[float, float]:
         return right[name] / compared[name], -statistics.fmean(gaps[name] or [0.0])
 
+    if not compared[AS_FILED]:
+        return []
     share, gap = score(AS_FILED)
-    if share >= 0.9 and -gap <= 0.2:
+    wrong = compared[AS_FILED] - right[AS_FILED]
+    # A near-tie that rounding decides is one wrong token in thirty or so: three are not chance, one in ten is not.
+    if not (wrong >= 3 and share < 0.9) and not (compared[AS_FILED] >= 8 and -gap > 0.2):
         return []
     best = max(compared, key=score)
     line = f"plain PyTorch as filed drafts the same token in {right[AS_FILED]} of {compared[AS_FILED]} steps"

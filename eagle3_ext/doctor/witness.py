@@ -79,7 +79,8 @@ class DrafterWitness:
     """
 
     def __init__(self, checkpoint: Checkpoint, model: torch.nn.Module) -> None:
-        """`checkpoint` is the file as published, `model` the target, in the dtype the drafter runs in."""
+        """`checkpoint` is the file as published, `model` the target. Computed in float32, whatever the engine computes in:
+        a rounding turns few drafts, and matrix products in half precision are slow on many CPUs."""
         config, weights = checkpoint.config, checkpoint.weights
         embedding, head = model.get_input_embeddings().weight, model.get_output_embeddings().weight
         changes: dict[str, tuple[dict, dict]] = {AS_FILED: ({}, {})}
@@ -94,7 +95,7 @@ class DrafterWitness:
         self._drafters = {
             name: ReferenceDrafter(
                 dataclasses.replace(config, **fields), {**weights, **tensors}, embedding, head
-            ).to(embedding.dtype)
+            ).to(torch.float32)
             for name, (fields, tensors) in changes.items()
         }
         self._follows = False
