@@ -1,4 +1,4 @@
-"""The command line: `eagle3-ext demo | generate | inspect | bench`, each with --help and, where there are numbers, --json FILE."""
+"""The command line, each command with --help and, where there are numbers, --json FILE: see `eagle3-ext --help`."""
 
 from __future__ import annotations
 
@@ -138,6 +138,29 @@ def inspect(
             console.print(f"{heading if i == 0 else '':24}{line}")
     if json_file is not None:
         json_file.write_text(json.dumps(inspection.to_dict(), indent=2) + "\n")
+
+
+@app.command()
+def doctor(
+    files: Annotated[list[Path], typer.Argument(help="traces, engine logs and drafter checkpoint folders, in any mix")],
+    json_file: JsonFile = None,
+) -> None:
+    """Say why acceptance is low: findings with their evidence, worst first. Exit status 1 when something is wrong."""
+    _check_writable(json_file)
+    from rich.console import Console
+
+    from .doctor import diagnose
+    from .doctor.report import print_diagnosis
+
+    try:
+        diagnosis = diagnose(files)
+    except (OSError, ValueError) as error:
+        raise typer.BadParameter(str(error), param_hint="FILE") from error
+    print_diagnosis(diagnosis, Console())
+    if json_file is not None:
+        json_file.write_text(json.dumps(diagnosis.to_dict(), indent=2) + "\n")
+    if not diagnosis.healthy:
+        raise typer.Exit(1)
 
 
 @app.command()

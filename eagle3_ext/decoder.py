@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING, Literal
 
 import torch
 
+from .doctor import trace
 from .stats import DecodeStats
 from .target import Target, TransformersTarget
 
@@ -137,6 +138,8 @@ class SpeculativeDecoder:
         run = _Run(self.target, max_new_tokens, eos_token_ids)
         self.stats = run.stats
         prompt = _as_tokens(input_ids, self.target.device)
+        if trace.active is not None:
+            trace.active.begin_text()
         newest = _argmax(self.target.prefill(prompt))
         kept = run.keep(newest.tolist())
         yield from run.emit(kept)
@@ -169,12 +172,16 @@ class SpeculativeDecoder:
         target's cache then ends with the last accepted draft; the bonus token is the next round's newest.
         """
         count = self._drafts_that_fit()
+        if trace.active is not None:
+            trace.active.begin_round()
         drafts = self.drafter.draft(count).tokens if count else newest.new_empty(1, 0)
         # The pad value -1 is never accepted, but the target still has to embed something in its place.
         logits = self.target.verify(torch.cat([newest, drafts[0].clamp(min=0)]))
         choices = _argmax(logits)
         accept_lengths, _bonus = torch.ops.eagle3_ext.verify_greedy(drafts, choices[None])
         settled = int(accept_lengths)
+        if trace.active is not None:
+            trace.active.record("round", drafted=count, accepted=settled - 1, emitted=choices[:settled].tolist())
         self.target.rollback(count + 1 - settled)
         # An accepted draft is the target's own choice one row earlier, so the choices are the emitted tokens.
         return count, accept_lengths, choices[:settled]

@@ -12,6 +12,7 @@ import torch
 
 from . import _C
 from .checkpoint import Checkpoint, DrafterConfig, load_checkpoint
+from .doctor import trace
 from .errors import FeatureWidthError
 from .native_form import native_weights, not_native
 from .plan import CapturePlan, resolve_plan
@@ -191,6 +192,8 @@ class Drafter:
             IndexError: a token, position, sequence or row offset is out of range.
             ValueError: another rank, dtype, device or row count, or a sequence longer than max_length.
         """
+        if trace.active is not None:
+            trace.active.extend(self, features, tokens, positions, row_offsets, sequences)
         self._check_features(features)
         if positions.dim() == 2:
             positions = flat_positions(positions, features.shape[0])
@@ -201,7 +204,10 @@ class Drafter:
 
         Raises ValueError without a fresh extend (twice in a row, after a reset or truncate) or past max_length.
         """
-        return DraftTokens(*self._native.draft(num_tokens))
+        drafts = DraftTokens(*self._native.draft(num_tokens))
+        if trace.active is not None:
+            trace.active.draft(self, drafts)
+        return drafts
 
     def reset(self, sequences: Sequence[int] | None = None) -> None:
         """Forgets these sequences (all if None), so that the next extend starts them anew."""

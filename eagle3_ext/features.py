@@ -7,6 +7,7 @@ from contextlib import ExitStack, contextmanager
 
 import torch
 
+from .doctor import trace
 from .errors import BoundaryError, FeatureWidthError
 from .plan import CapturePlan, boundary_name
 
@@ -166,6 +167,8 @@ class CaptureHooks:
                 else:
                     source = self.decoder if self.plan.final_norm else self.layers[boundary - 1]
                     tap(source.register_forward_hook(_output_writer(features, slot)))
+            if trace.active is not None:
+                stack.enter_context(trace.active.watch(self.decoder, self.layers, features))
             yield features
 
 

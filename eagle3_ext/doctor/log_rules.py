@@ -1,0 +1,287 @@
+"""Rules over logs: sums in constant memory while the lines stream by, findings at the end, and what a log cannot say."""
+
+from __future__ import annotations
+
+from collections import Counter
+from dataclasses import dataclass, field
+
+from .findings import Finding, found
+from .logs import Acceptance, DrafterInput, LineCounts, LogLine, ServerArguments, Source
+
+MOST_DRAFTS = 64  # draft tokens per round that a rate's denominator is searched up to
+ENOUGH_LINES = 3  # lines before a rate's meaning is decided: one line fits several
+MOST_WIDTHS = 64  # different widths that are kept apart
+USELESS_FIRST_DRAFT, LOW_RATE, LOW_LENGTH = 0.1, 0.25, 1.1
+
+
+@dataclass
+class AcceptanceSums:
+    """One engine's acceptance lines added up. SGLang prints averages, so its lines count alike; the others print counts."""
+
+    lines: int = 0
+    lengths: float = 0.0
+    with_length: int = 0
+    rates: float = 0.0
+    with_rate: int = 0
+    accepted: int = 0
+    drafted: int = 0
+    first_position: float = 0.0
+    with_positions: int = 0
+    impossible: int = 0
+    first_impossible: int = 0
+    # Draft counts under which every line so far reads as accepted/proposed, or as (accepted + 1)/draft tokens.
+    proposed: set[int] = field(default_factory=lambda: set(range(1, MOST_DRAFTS)))
+    with_bonus: set[int] = field(default_factory=lambda: set(range(2, MOST_DRAFTS + 1)))
+    lowest_rate: float = 1.0
+
+    def add(self, number: int, line: Acceptance) -> None:
+        self.lines += 1
+        if line.accept_length is not None:
+            self.lengths += line.accept_length
+            self.with_length += 1
+        if line.rate is not None:
+            self.rates += line.rate
+            self.with_rate += 1
+            self.lowest_rate = min(self.lowest_rate, line.rate)
+        if line.accepted is not None and line.drafted is not None:
+            self.accepted += line.accepted
+            self.drafted += line.drafted
+        if line.per_position:
+            self.first_position += line.per_position[0]
+            self.with_positions += 1
+        if _impossible(line):
+            self.impossible += 1
+            self.first_impossible = self.first_impossible or number
+        elif line.source == "sglang" and line.rate is not None:
+            self._narrow(line.accept_length, line.rate)
+
+    def _narrow(self, length: float, rate: float) -> None:
+        """Keeps the draft counts that explain this line, too. Both numbers are rounded to two digits."""
+
+        def fits(exact: float, count: int) -> bool:
+            return abs(exact / count - rate) <= 0.005 + 0.005 / count + 1e-9
+
+        self.proposed = {count for count in self.proposed if fits(length - 1, count)}
+        self.with_bonus = {count for count in self.with_bonus if fits(length, count)}
+
+    @property
+    def accept_length(self) -> float | None:
+        return self.lengths / self.with_length if self.with_length else None
+
+    @property
+    def rate(self) -> float | None:
+        """Accepted / drafted over all lines where counts are printed, else the mean of the printed rates."""
+        if self.drafted:
+            return self.accepted / self.drafted
+        return self.rates / self.with_rate if self.with_rate else None
+
+    @property
+    def counts_bonus(self) -> bool:
+        """Only (accepted + 1)/draft tokens explains the rates."""
+        return self.with_rate >= ENOUGH_LINES and bool(self.with_bonus) and not self.proposed
+
+
+def _impossible(line: Acceptance) -> bool:
+    rates = (line.rate or 0.0, *line.per_position)
+    more = line.accepted is not None and line.drafted is not None and line.accepted > line.drafted
+    return max(rates) > 1 or more or (line.accept_length is not None and 0 < line.accept_length < 1)
+
+
+@dataclass
+class DrafterInputs:
+    """What `EAGLE3_DEBUG` lines showed, without keeping them."""
+
+    lines: int = 0
+    narrow: int = 0  # as wide as the embedding
+    wide: int = 0
+    wide_before_narrow: int = 0
+    widths: Counter[int] = field(default_factory=Counter)
+    not_finite: int = 0
+    twins: int = 0  # equal to the line before, embedding included
+    stale: int = 0  # same hidden state as the line before, another embedding
+    most_wide_rows: int = 0
+    labels: set[str] = field(default_factory=set)
+    last: DrafterInput | None = None
+    repetitions: Counter[int] = field(default_factory=Counter)  # lengths of finished runs of equal lines
+    run: int = 0
+
+    def add(self, line: DrafterInput) -> None:
+        self.lines += 1
+        if line.width in self.widths or len(self.widths) < MOST_WIDTHS:
+            self.widths[line.width] += 1
+        if len(self.labels) < MOST_WIDTHS:
+            self.labels.add(line.label)
+        self.not_finite += not line.finite
+        if line.width == line.embedding_width:
+            self.narrow += 1
+        else:
+            self.wide_before_narrow += not self.narrow
+            self.wide += 1
+            self.most_wide_rows = max(self.most_wide_rows, line.rows)
+        self._compare(line)
+
+    def _compare(self, line: DrafterInput) -> None:
+        last, self.last = self.last, line
+        hidden = last is not None and (last.rows, last.width, last.norm, last.first5) == (
+            line.rows, line.width, line.norm, line.first5
+        )  # fmt: skip
+        if hidden and last.embedding_norm == line.embedding_norm:
+            self.twins += 1
+            self.run += 1
+            return
+        self.stale += hidden
+        if self.run:
+            self.repetitions[min(self.run, MOST_WIDTHS)] += 1
+        self.run = 1
+
+
+@dataclass
+class LogSummary:
+    """Everything a log said, in constant memory."""
+
+    counts: LineCounts = field(default_factory=LineCounts)
+    acceptance: dict[Source, AcceptanceSums] = field(default_factory=dict)
+    inputs: DrafterInputs = field(default_factory=DrafterInputs)
+    arguments: ServerArguments | None = None
+
+    def add(self, number: int, line: LogLine) -> None:
+        if isinstance(line, Acceptance):
+            self.acceptance.setdefault(line.source, AcceptanceSums()).add(number, line)
+        elif isinstance(line, DrafterInput):
+            self.inputs.add(line)
+        else:
+            self.arguments = line
+
+    def findings(self, source: str = "log", features_width: int | None = None) -> list[Finding]:
+        """What is wrong. `features_width` is K*H of the drafter that ran, where its checkpoint is known."""
+        findings = _algorithm(self, features_width) + _inputs(self.inputs) + _known_width(self.inputs, features_width)
+        for engine, sums in self.acceptance.items():
+            findings += _acceptance(engine, sums)
+        return [found(one.id, *one.evidence, source=source, severity=one.severity, **one.details) for one in findings]
+
+    def words(self) -> list[str]:
+        """What was read, what it proves and what it cannot prove."""
+        lines = [f"{self.counts.read} lines read, {self.counts.damaged} damaged, {self.counts.foreign} foreign"]
+        for engine, sums in self.acceptance.items():
+            parts = [f"{engine}: {sums.lines} lines"]
+            if sums.accept_length is not None:
+                parts.append(f"accept length {sums.accept_length:.2f} (bonus included)")
+            if sums.rate is not None:
+                parts.append(f"accept rate {sums.rate:.3f}{_rate_meaning(engine, sums)}")
+            if sums.with_positions:
+                parts.append(f"first draft {sums.first_position / sums.with_positions:.2f}")
+            lines.append(", ".join(parts))
+        if self.acceptance:
+            lines.append(
+                "proves: how much was accepted. Cannot prove: why. A weak drafter, text it was not trained on, wrong layers "
+                "and wrong rows give the same lines."
+            )
+        lines += _input_words(self.inputs)
+        if not self.counts.read:
+            lines.append("nothing about speculative decoding in this file: is it the server's log, at INFO level?")
+        return lines
+
+
+def _rate_meaning(engine: Source, sums: AcceptanceSums) -> str:
+    if engine != "sglang":
+        return ""
+    if sums.counts_bonus:
+        return f", as (accepted + 1) / {min(sums.with_bonus)}"
+    if sums.proposed and not sums.with_bonus:
+        return f", as accepted / {min(sums.proposed)}"
+    return ", whether it counts the bonus stays open" if sums.with_rate else ""
+
+
+def _algorithm(summary: LogSummary, features_width: int | None) -> list[Finding]:
+    arguments = summary.arguments
+    if arguments is None or arguments.algorithm.upper() not in ("EAGLE", "NEXTN"):
+        return []
+    evidence = [f"started with algorithm {arguments.algorithm}, drafter {arguments.draft_model or 'not named'}"]
+    named = "eagle3" in (arguments.draft_model or "").lower().replace("-", "").replace("_", "")
+    if features_width is not None:
+        evidence.append(f"the drafter's checkpoint fuses features of width {features_width}")
+    return [found("eagle-algorithm", *evidence)] if named or features_width is not None else []
+
+
+def _known_width(inputs: DrafterInputs, features_width: int | None) -> list[Finding]:
+    if features_width is None or not inputs.wide:
+        return []
+    others = {width: count for width, count in inputs.widths.items() if width != features_width}
+    narrow = inputs.last.embedding_width
+    others.pop(narrow, None)
+    if not others:
+        return []
+    shown = ", ".join(f"{width} in {count} lines" for width, count in others.items())
+    return [found("width-mismatch", f"width {shown}; the drafter's checkpoint fuses {features_width}")]
+
+
+def _acceptance(engine: Source, sums: AcceptanceSums) -> list[Finding]:
+    findings = []
+    if sums.impossible:
+        line = f"{engine}: {sums.impossible} lines, the first is line {sums.first_impossible}"
+        findings.append(found("impossible-numbers", line))
+    if sums.counts_bonus:
+        count = min(sums.with_bonus)
+        line = f"{sums.with_rate} lines fit accept length / {count}; no number of drafts fits (accept length - 1) / drafts"
+        findings.append(found("bonus-counted", line, f"a round that accepts nothing prints {1 / count:.2f}"))
+    length, rate = sums.accept_length, sums.rate
+    first = sums.first_position / sums.with_positions if sums.with_positions else None
+    true_rate = rate
+    if sums.counts_bonus and length is not None:
+        true_rate = (length - 1) / (min(sums.with_bonus) - 1)
+    numbers = f"{engine}, {sums.lines} lines: " + ", ".join(
+        f"{name} {value:.3f}"
+        for name, value in (("accept length", length), ("rate without the bonus", true_rate), ("first draft", first))
+        if value is not None
+    )
+    # The most telling number decides: the first draft's, then the length, then the rate over all positions.
+    if first is not None:
+        useless, low = first < USELESS_FIRST_DRAFT, first < LOW_RATE
+    elif length is not None:
+        useless, low = length < LOW_LENGTH, true_rate is not None and true_rate < LOW_RATE
+    else:
+        useless, low = rate is not None and rate < 0.03, rate is not None and rate < LOW_RATE
+    if useless:
+        findings.append(found("drafts-useless", numbers))
+    elif low:
+        findings.append(found("low-acceptance", numbers))
+    return findings
+
+
+def _inputs(inputs: DrafterInputs) -> list[Finding]:
+    findings = []
+    shown = ", ".join(f"{width}: {count} lines" for width, count in sorted(inputs.widths.items(), reverse=True))
+    if inputs.not_finite:
+        findings.append(found("not-finite", f"{inputs.not_finite} of {inputs.lines} drafter inputs"))
+    if inputs.narrow >= 8 and inputs.wide and inputs.wide == inputs.wide_before_narrow:
+        line = f"widths {shown}; all wide lines (up to {inputs.most_wide_rows} rows) come before the first narrow one"
+        findings.append(found("features-only-in-prefill", line))
+    elif inputs.narrow >= 8 and not inputs.wide:
+        findings.append(found("no-features-seen", f"widths {shown}: as wide as the embedding in every line"))
+    if inputs.stale >= 3:
+        line = f"{inputs.stale} of {inputs.lines} lines repeat the hidden state of the line before under another embedding"
+        findings.append(found("identical-steps", f"{line}: a buffer that is not refilled", severity="suspect"))
+    elif inputs.twins >= 3:
+        lengths = inputs.repetitions.most_common(3)
+        ranks = f"{len(inputs.labels)} labels" if len(inputs.labels) > 1 else "no rank in the lines"
+        runs = ", ".join(f"{count} runs of {length}" for length, count in lengths)
+        line = f"{inputs.twins} of {inputs.lines} lines equal the line before, embedding included ({runs}; {ranks})"
+        findings.append(found("identical-steps", f"{line}: one line per tensor-parallel rank"))
+    return findings
+
+
+def _input_words(inputs: DrafterInputs) -> list[str]:
+    if not inputs.lines:
+        return []
+    widths = ", ".join(f"{width} in {count}" for width, count in sorted(inputs.widths.items(), reverse=True))
+    words = [f"drafter inputs: {inputs.lines} lines, width {widths}"]
+    if inputs.narrow:
+        words.append(
+            "a line as wide as the embedding proves nothing by itself: it is right in a draft step (recurrent hidden) and "
+            "wrong in extend, and the line does not say which it is"
+        )
+    if inputs.wide > inputs.wide_before_narrow:
+        words.append("proves: full-width features reach the drafter after decoding began, so extend gets them at least once")
+    elif inputs.wide:
+        words.append("proves: prefill's capture and join work. Cannot prove: that decode's do not; see the finding's check")
+    return words

@@ -1,0 +1,260 @@
+"""The trace: what reached the drafter, event by event, as JSON lines.
+
+`with recording("run.jsonl"):` or the environment variable EAGLE3_TRACE=FILE switches it on; `active` is None otherwise,
+and that one check is all a run pays. The decode loop, the capture hooks and the drafter feed it; another engine feeds
+it through `record`, one call per tensor.
+
+An event is one dict. `phase` says what it is about:
+
+    plan            the drafter: widths, boundaries, norm switches, trained length
+    prefill/verify  the features one target forward delivered, [rows, K*H]
+    witness         the same forward's states at every boundary, seen by hooks of their own; the judge of the features
+    prefill extend  the features that reached the drafter for a prompt's rows
+    extend          the same for the a + 1 settled rows of a round
+    draft step      one step of the draft loop (`step` from 1); its width is h, which is right there
+    draft           the drafted tokens, and what the drafter's witness would have drafted
+    round           drafted, accepted and emitted tokens of a round
+
+Events with data hold `rows`, `width`, `expected_width`, `finite`, and per sampled row the L2 norm and the first five
+values of each state of width H and a fingerprint of the row's bytes. At most SAMPLED_ROWS rows are sampled, so that the
+size of an event does not depend on the prompt.
+"""
+
+from __future__ import annotations
+
+import json
+import math
+import os
+import zlib
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import torch
+
+from ..errors import BoundaryError
+
+if TYPE_CHECKING:
+    from ..drafter import Drafter, DraftTokens
+    from ..features import Features
+    from .witness import DrafterWitness
+
+SAMPLED_ROWS = 8  # the first and the last four
+
+
+def sampled_rows(rows: int) -> list[int]:
+    """Which of `rows` rows an event describes."""
+    if rows <= SAMPLED_ROWS:
+        return list(range(rows))
+    half = SAMPLED_ROWS // 2
+    return [*range(half), *range(rows - half, rows)]
+
+
+def _number(value: float) -> float | None:
+    """Six digits; None for NaN and infinities, which JSON has no word for."""
+    return float(f"{value:.6g}") if math.isfinite(value) else None
+
+
+def _numbers(values: Any) -> Any:
+    return [_numbers(value) for value in values] if isinstance(values, list) else _number(values)
+
+
+def describe(sample: torch.Tensor, state_width: int) -> dict[str, Any]:
+    """Norms [rows][states], first five values [rows][states][5] and fingerprints [rows] of `sample` [rows, width]."""
+    sample = sample.detach().cpu().contiguous()
+    if sample.shape[-1] % state_width:
+        state_width = sample.shape[-1]
+    states = sample.float().unflatten(-1, (-1, state_width))
+    raw = sample.view(torch.uint8).numpy() if sample.numel() else []
+    return {
+        "norms": _numbers(states.norm(dim=-1).tolist()),
+        "first5": _numbers(states[..., :5].tolist()),
+        "fingerprints": [f"{zlib.crc32(row):08x}" for row in raw],
+    }
+
+
+class Recorder:
+    """Writes events to a file, or keeps them in `events`.
+
+    Attributes:
+        events: the events so far, when there is no file.
+        text, round, sequence: stamped on every event. `sequence` is the slot a target forward is for; the drafter's
+            events name their own. A loop of one's own sets it, and calls `begin_text` and `begin_round`.
+    """
+
+    def __init__(self, path: str | Path | None = None, drafter_witness: DrafterWitness | None = None) -> None:
+        self.events: list[dict[str, Any]] = []
+        self.text = self.round = self.sequence = 0
+        self._drafter_witness = drafter_witness
+        self._described: Drafter | None = None
+        # "{pid}" keeps the workers of one engine apart.
+        self._file = None if path is None else open(str(path).replace("{pid}", str(os.getpid())), "w", buffering=1)
+
+    def close(self) -> None:
+        if self._file is not None:
+            self._file.close()
+
+    def begin_text(self) -> None:
+        """A new prompt: rounds count from 0, which is its prefill."""
+        self.text += 1
+        self.round = 0
+
+    def begin_round(self) -> None:
+        self.round += 1
+
+    def record(
+        self,
+        phase: str,
+        hidden: torch.Tensor | None = None,
+        *,
+        state_width: int | None = None,
+        expected_width: int | None = None,
+        **facts: Any,
+    ) -> None:
+        """One event. The one door for other engines (`doctor.trace.record`).
+
+        Args:
+            phase: see the module's text.
+            hidden: [rows, width], described by its sampled rows.
+            state_width: H, the width of one state; `hidden`'s own width if absent.
+            expected_width: what the drafter's fusion (or draft step) calls for.
+            facts: further entries; `sequence`, `round`, `positions`, `tokens` and `rank` are understood by the rules.
+        """
+        event = {"phase": phase, "text": self.text, "round": self.round, "sequence": self.sequence, **facts}
+        if expected_width is not None:
+            event["expected_width"] = expected_width
+        if hidden is not None:
+            rows, width = hidden.shape
+            event |= {"rows": rows, "width": width}
+            if state_width is not None:
+                event["state_width"] = state_width
+            event["sampled"] = sampled_rows(rows)
+            event["finite"] = bool(hidden.isfinite().all())
+            event |= describe(hidden[event["sampled"]], state_width or width)
+        self._write(event)
+
+    # ---- what this project's own loop feeds
+
+    def plan(self, drafter: Drafter) -> None:
+        """The drafter's plan, once per drafter."""
+        if self._described is drafter:
+            return
+        self._described = drafter
+        config, plan = drafter.config, drafter.plan
+        self.record(
+            "plan",
+            boundaries=list(plan.boundaries),
+            hidden_size=plan.hidden_size,
+            features_width=plan.width,
+            drafter_width=config.hidden_size,
+            final_norm=plan.final_norm,
+            trained_length=config.max_position_embeddings,
+            description=str(plan),
+        )
+
+    def extend(
+        self,
+        drafter: Drafter,
+        features: torch.Tensor,
+        tokens: torch.Tensor,
+        positions: torch.Tensor,
+        row_offsets: torch.Tensor,
+        sequences: torch.Tensor | None,
+    ) -> None:
+        """One event per sequence of a `Drafter.extend` call."""
+        offsets, lengths = row_offsets.tolist(), drafter.lengths.tolist()
+        if features.dim() != 2 or not 0 <= offsets[-1] <= min(len(features), tokens.numel(), positions.shape[-1]):
+            return  # the drafter refuses it by name
+        self.plan(drafter)
+        slots = range(len(offsets) - 1) if sequences is None else sequences.tolist()
+        for slot, begin, end in zip(slots, offsets, offsets[1:]):
+            if begin == end:
+                continue
+            sampled = [begin + row for row in sampled_rows(end - begin)]
+            self.record(
+                "extend" if lengths[slot] else "prefill extend",
+                features[begin:end],
+                state_width=drafter.plan.hidden_size,
+                expected_width=drafter.config.features_width,
+                sequence=slot,
+                cached=lengths[slot],
+                positions=[int(positions[..., row].flatten()[0]) for row in sampled],
+                tokens=[int(tokens[row]) for row in sampled],
+            )
+        if self._drafter_witness is not None:
+            self._drafter_witness.extend(features, tokens, positions)
+
+    def draft(self, drafter: Drafter, drafts: DraftTokens) -> None:
+        """The draft steps of a `Drafter.draft` call, and its tokens next to the witness's."""
+        batch, count = drafts.tokens.shape
+        for step in range(1, count):
+            width = drafter.config.hidden_size
+            self.record("draft step", step=step, rows=batch, width=width, expected_width=width)
+        for slot in range(batch):
+            facts = {"tokens": drafts.tokens[slot].tolist(), "log_probs": _numbers(drafts.log_probs[slot].tolist())}
+            if self._drafter_witness is not None:
+                facts["witness"] = self._drafter_witness.draft(count)
+            self.record("draft", sequence=slot, **facts)
+
+    @contextmanager
+    def watch(self, decoder: torch.nn.Module, layers: torch.nn.ModuleList, features: Features) -> Iterator[None]:
+        """Records a forward's features, and as witness its states, by hooks that share nothing with the capture."""
+        from .witness import watch_states
+
+        def finished(names: list[str], states: torch.Tensor, rows: int) -> None:
+            kind = "verify" if self.round else "prefill"
+            plan = features.plan
+            try:
+                self.record(kind, features.tensor[-rows:], state_width=plan.hidden_size, expected_width=plan.width)
+            except BoundaryError as error:
+                self.record(kind, rows=rows, width=0, expected_width=plan.width, missing=str(error))
+            described = describe(states.flatten(1), states.shape[-1])
+            del described["fingerprints"]
+            self.record("witness", rows=rows, states=names, sampled=sampled_rows(rows), layers=len(layers), **described)
+
+        with watch_states(decoder, layers, features.plan.boundaries, finished):
+            yield
+
+    def _write(self, event: dict[str, Any]) -> None:
+        if self._file is None:
+            self.events.append(event)
+        else:
+            self._file.write(json.dumps(event, separators=(",", ":")) + "\n")
+
+
+active: Recorder | None = Recorder(os.environ["EAGLE3_TRACE"]) if os.environ.get("EAGLE3_TRACE") else None
+
+
+def record(phase: str, hidden: torch.Tensor | None = None, **facts: Any) -> None:
+    """`Recorder.record` of the active recorder, nothing without one. Other engines call this where a tensor passes."""
+    if active is not None:
+        active.record(phase, hidden, **facts)
+
+
+@contextmanager
+def recording(path: str | Path | None = None, drafter_witness: DrafterWitness | None = None) -> Iterator[Recorder]:
+    """Records everything inside the block; into `recorder.events` without a path.
+
+    `drafter_witness` runs the drafter a second time in plain PyTorch: for a diagnosis, not for a speed measurement.
+    """
+    global active
+    before, active = active, Recorder(path, drafter_witness)
+    try:
+        yield active
+    finally:
+        active.close()
+        active = before
+
+
+def read_trace(path: str | Path) -> Iterator[dict[str, Any]]:
+    """The events of a trace file. Raises ValueError naming the first line that is none."""
+    with open(path) as file:
+        for number, line in enumerate(file, 1):
+            try:
+                event = json.loads(line)
+                if not isinstance(event, dict) or "phase" not in event:
+                    raise ValueError("no event")
+            except ValueError as error:
+                raise ValueError(f"{path}, line {number} is no trace event ({error}): {line[:60]!r}") from error
+            yield event

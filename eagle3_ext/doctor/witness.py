@@ -1,0 +1,124 @@
+"""A second opinion: the target's states from hooks of their own, and the drafter in plain PyTorch with one thing changed.
+
+Neither shares code with what it judges. The states are named by boundary: "3" is the residual stream at boundary 3,
+"norm 3" what the next norm makes of it, "update 3" what the last block before it added.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import ExitStack, contextmanager
+from typing import TYPE_CHECKING
+
+import torch
+
+from ..reference import Drafter as ReferenceDrafter
+from .trace import sampled_rows
+
+if TYPE_CHECKING:
+    from ..checkpoint import Checkpoint
+
+
+@contextmanager
+def watch_states(
+    decoder: torch.nn.Module,
+    layers: torch.nn.ModuleList,
+    boundaries: Sequence[int],
+    finished: Callable[[list[str], torch.Tensor, int], None],
+) -> Iterator[None]:
+    """After each forward calls `finished(names, states [sampled rows, names, H], rows)`.
+
+    Watched: every boundary 0..n, and for the plan's boundaries and n also what the norm after them makes of the state
+    (transformers names it `input_layernorm`) and what the layer's `mlp` added last; where the model has such modules.
+    """
+    seen: dict[str, torch.Tensor] = {}
+    rows = 0
+
+    def keep(name: str, state: torch.Tensor) -> None:
+        nonlocal rows
+        state = state.reshape(-1, state.shape[-1])
+        rows = state.shape[0]
+        seen[name] = state[sampled_rows(rows)].detach().clone()
+
+    def first(output: torch.Tensor | tuple) -> torch.Tensor:
+        return output if isinstance(output, torch.Tensor) else output[0]
+
+    def tap_output(module: torch.nn.Module, name: str) -> torch.utils.hooks.RemovableHandle:
+        return module.register_forward_hook(lambda _module, _args, output: keep(name, first(output)))
+
+    def tap_input(_module, args, kwargs) -> None:
+        seen.clear()
+        keep("0", args[0] if args else kwargs["hidden_states"])
+
+    def end(_module, _args, output) -> None:
+        keep(f"norm {len(layers)}", first(output))
+        finished(list(seen), torch.stack(list(seen.values()), dim=1), rows)
+
+    with ExitStack() as stack:
+        handles = [layers[0].register_forward_pre_hook(tap_input, with_kwargs=True)]
+        handles += [tap_output(layer, str(index + 1)) for index, layer in enumerate(layers)]
+        for boundary in boundaries:
+            if boundary < len(layers) and hasattr(layers[boundary], "input_layernorm"):
+                handles.append(tap_output(layers[boundary].input_layernorm, f"norm {boundary}"))
+            if boundary and hasattr(layers[boundary - 1], "mlp"):
+                handles.append(tap_output(layers[boundary - 1].mlp, f"update {boundary}"))
+        handles.append(decoder.register_forward_hook(end))
+        for handle in handles:
+            stack.callback(handle.remove)
+        yield
+
+
+AS_FILED = "as the file says"
+
+
+class DrafterWitness:
+    """The drafter once more, in plain PyTorch, as its file says and with one thing changed at a time. One sequence.
+
+    Whatever reproduces the tokens that were really drafted is what the engine computes.
+    """
+
+    def __init__(self, checkpoint: Checkpoint, model: torch.nn.Module) -> None:
+        """`checkpoint` is the file as published, `model` the target. Computed in float32, whatever the engine computes in:
+        a rounding turns few drafts, and matrix products in half precision are slow on many CPUs."""
+        config, weights = checkpoint.config, checkpoint.weights
+        embedding, head = model.get_input_embeddings().weight, model.get_output_embeddings().weight
+        changes: dict[str, tuple[dict, dict]] = {AS_FILED: ({}, {})}
+        for flag in ("norm_before_residual", "norm_output"):
+            changes[f"{flag} {'ignored' if getattr(config, flag) else 'set'}"] = ({flag: not getattr(config, flag)}, {})
+        if config.feature_norm != "none":
+            changes[f"feature_norm ({config.feature_norm}) ignored"] = ({"feature_norm": "none"}, {})
+        if "target_ids" in weights:
+            identity = torch.arange(config.draft_vocab_size)
+            changes["d2t ignored"] = ({}, {"target_ids": identity})
+            changes["d2t read as ids"] = ({}, {"target_ids": weights["target_ids"] - identity})
+        self._drafters = {
+            name: ReferenceDrafter(
+                dataclasses.replace(config, **fields), {**weights, **tensors}, embedding, head
+            ).to(torch.float32)
+            for name, (fields, tensors) in changes.items()
+        }
+        self._follows = False
+
+    def extend(self, features: torch.Tensor, tokens: torch.Tensor, positions: torch.Tensor) -> None:
+        """Follows the drafter; rows that start at position 0 start a new text. Features it cannot fuse end it for this text."""
+        if int(positions[0]) == 0:
+            self._follows = True
+        for drafter in self._drafters.values():
+            if features.shape[-1] != drafter.config.features_width:
+                self._follows = False
+            if not self._follows:
+                return
+            drafter.truncate(min(int(positions[0]), drafter.length))
+            with torch.no_grad():
+                drafter.extend(features, tokens.long(), positions.long())
+
+    def draft(self, num_tokens: int) -> dict[str, dict[str, list]]:
+        """Per variant the tokens it drafts and their log-probabilities; {} where it could not follow."""
+        drafts = {}
+        for name, drafter in self._drafters.items() if self._follows else ():
+            with torch.no_grad():
+                tokens = drafter.draft(num_tokens)
+                best = drafter.logits.float().log_softmax(-1).max(dim=-1).values
+            drafts[name] = {"tokens": tokens, "log_probs": [round(value, 5) for value in best.tolist()]}
+        return drafts
