@@ -161,6 +161,54 @@ struct VerifyGreedyParams {
   int64_t* next_tokens;
 };
 
+// ---- the drafter's bookkeeping between its layers; no ops. The rules are those of core/drafter_rows.h.
+
+// What the drafter knows of its sequences, on its device. Sequence s of max_batch owns cache rows s * capacity ..
+struct DrafterState {
+  int64_t* lengths;    // [max_batch] committed rows
+  int64_t* extended;   // [B] the sequences of the last extend in its order; -1: it brought no rows
+  int64_t* positions;  // [B] of the last extended row
+  int64_t max_batch, capacity;
+};
+
+// A chunk of an extend: rows first_row .. + num_rows of those that row_offsets [B+1] shares out among sequences [B].
+struct ExtendRowsParams {
+  DrafterState state;
+  Indices row_offsets, sequences;  // sequences absent: 0 .. B-1
+  int64_t batch, first_row, num_rows;
+  int64_t* slots;          // [num_rows]; -1 for padding, and for rows past the capacity
+  int64_t* chunk_offsets;  // [B+1] the chunk's share of row_offsets
+  int64_t* cache_starts;   // [B]
+  int64_t* cache_lengths;  // [B] up to the chunk's last row
+  int64_t* last_rows;      // [B] the row of the chunk that ends the sequence's share, -1: another chunk has it
+};
+
+// Keeps the s and y of last_rows to draft from, and commits the rows of the sequences that end in the chunk.
+struct KeepRowsParams {
+  DType dtype;
+  DrafterState state;
+  Indices row_offsets, positions;  // positions [num_rows] of the chunk
+  const int64_t* last_rows;
+  int64_t batch, hidden_size, s_stride, y_stride;
+  const void* s;  // [num_rows, h]
+  const void* y;
+  void* kept_s;  // [B, h] contiguous
+  void* kept_y;
+};
+
+// After the head of draft step `step`: its tokens, and the rows that the next step feeds on.
+struct DraftRowsParams {
+  DrafterState state;
+  int64_t batch, step, num_tokens;  // num_tokens: D
+  const int64_t* chosen;            // [B] what argmax_tokens gave
+  const bool* valid;
+  const float* chosen_log_probs;
+  int64_t* draft_tokens;   // [B, D]
+  int64_t* draft_lengths;  // [B]
+  float* log_probs;        // [B, D]
+  int64_t *tokens, *positions, *slots, *cache_starts, *cache_lengths;  // [B] of the next step
+};
+
 namespace cpu {
 void capture(const CaptureParams&);
 void add_rms_norm(const AddRmsNormParams&);  // add_rms_norm_ and add_rms_norm_capture_
@@ -173,6 +221,9 @@ void silu_mul(const SiluMulParams&);
 void skinny_linear(const SkinnyLinearParams&);
 void argmax_tokens(const ArgmaxTokensParams&);
 void verify_greedy(const VerifyGreedyParams&);
+void extend_rows(const ExtendRowsParams&);
+void keep_rows(const KeepRowsParams&);
+void draft_rows(const DraftRowsParams&);
 }  // namespace cpu
 
 // Each enqueues on `stream` and returns a cudaError_t, without synchronising or allocating: cudaErrorInvalidValue for
@@ -189,6 +240,9 @@ int silu_mul(const SiluMulParams&, CUstream_st* stream);
 int skinny_linear(const SkinnyLinearParams&, CUstream_st* stream);
 int argmax_tokens(const ArgmaxTokensParams&, CUstream_st* stream);
 int verify_greedy(const VerifyGreedyParams&, CUstream_st* stream);
+int extend_rows(const ExtendRowsParams&, CUstream_st* stream);
+int keep_rows(const KeepRowsParams&, CUstream_st* stream);
+int draft_rows(const DraftRowsParams&, CUstream_st* stream);
 
 constexpr int kMaxHeadDim = 256;
 
