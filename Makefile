@@ -3,9 +3,9 @@ PYTHON ?= python3
 TORCH := torch==2.13.0
 
 BIN := .venv/bin
-NATIVE := CMakeLists.txt setup.py pyproject.toml $(shell find csrc -type f)
+NATIVE := CMakeLists.txt setup.py pyproject.toml $(shell find csrc tests/simt -type f -not -name "*.py")
 
-.PHONY: help build demo test test-all bench train-demo-drafter clean
+.PHONY: help build demo test test-all test-sanitize bench train-demo-drafter clean
 
 help:  ## list the targets
 	@sed -n 's/^\([a-z-]*\):.*## /\1: /p' $(MAKEFILE_LIST)
@@ -20,6 +20,9 @@ test: build  ## all tests but the slow ones
 
 test-all: build  ## all tests
 	$(BIN)/python -m pytest -q
+
+test-sanitize: build  ## the emulated CUDA kernels under ASan, UBSan and TSan, and faults these must catch
+	$(BIN)/python -m pytest -q tests/simt/test_sanitizers.py
 
 bench: build  ## time the ops and the decode loop against their peers
 	mkdir -p benchmarks/results
@@ -39,5 +42,5 @@ clean:  ## remove the environment and everything built
 	touch $@
 
 .venv/built: .venv/ready $(NATIVE)
-	$(BIN)/pip install --no-build-isolation -e ".[demo,test]"
+	CMAKE_ARGS="-DEAGLE3_BUILD_TESTS=ON $(CMAKE_ARGS)" $(BIN)/pip install --no-build-isolation -e ".[demo,test]"
 	touch $@

@@ -6,6 +6,7 @@ into the inputs and returns the results on the CPU, so that one test body compar
 
 from __future__ import annotations
 
+import os
 import sys
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
@@ -18,8 +19,10 @@ from torch import Tensor
 
 from eagle3_ext import build_info, ops
 
-SIMT_LIBRARY = Path(__file__).parents[1] / "build" / str(sys.implementation.cache_tag) / "_simt.so"
-THREAD_ORDERS = ("forward", "reverse", "random")
+BUILD_FOLDER = Path(__file__).parents[1] / "build" / str(sys.implementation.cache_tag)
+# simt/test_sanitizers.py runs tests again with a library of its own, and needs no more than one order for that.
+SIMT_LIBRARY = BUILD_FOLDER / os.environ.get("EAGLE3_SIMT_LIBRARY", "_simt.so")
+THREAD_ORDERS = os.environ.get("EAGLE3_SIMT_ORDERS", "forward reverse random").split()
 
 Backend = Callable[[str, Inputs], object]
 

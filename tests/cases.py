@@ -154,6 +154,12 @@ def _(m: Maker, step: int, rows: int, width: int) -> Inputs:
     return {"hidden": hidden, "residual": residual, "weight": m.gain(width), "eps": EPS}
 
 
+@single("add_rms_norm_", "longer-than-a-block-keeps", rows=2)
+def _(m: Maker) -> Inputs:
+    hidden, residual = m.floats(2, 20004), m.floats(2, 20004, scale=3)
+    return {"hidden": hidden, "residual": residual, "weight": m.gain(20004), "eps": EPS}
+
+
 @over_grid("add_rms_norm_capture_")
 def _(m: Maker, step: int, rows: int, width: int) -> Inputs:
     return {
@@ -206,6 +212,12 @@ def _(m: Maker) -> Inputs:
     return {"states": [m.floats(2, 4)], "rows": m.indices([1, 2, -1, -9, 0]), "check": False}
 
 
+@single("gather_concat", "one-norm-longer-than-a-block-keeps", layout="strided")
+def _(m: Maker) -> Inputs:
+    states = [m.floats(4, 6000) for _ in range(3)]
+    return {"states": states, "rows": m.indices([3, -1, 0]), "norm_weights": [m.gain(18000)], "eps": EPS}
+
+
 @over_grid("accepted_rows")
 def _(m: Maker, step: int, rows: int, width: int) -> Inputs:
     block = 1 + step % 5
@@ -215,6 +227,16 @@ def _(m: Maker, step: int, rows: int, width: int) -> Inputs:
 @single("accepted_rows", "all-finished")
 def _(m: Maker) -> Inputs:
     return {"accept_lengths": m.indices([0, 0, 0]), "width": 4}
+
+
+@single("accepted_rows", "more-sequences-than-threads", rows=1300)
+def _(m: Maker) -> Inputs:
+    return {"accept_lengths": m.integers(0, 4, 1300), "width": 3}
+
+
+@single("accepted_rows", "more-blocks-than-threads", rows=1300)
+def _(m: Maker) -> Inputs:
+    return {"accept_lengths": m.integers(0, 4, 1300), "width": 3, "block_front": True}
 
 
 @over_grid("draft_input")
@@ -307,6 +329,16 @@ def _(m: Maker) -> Inputs:
     return _attention_inputs(m, (8, 2, 64), own=[1, 1, 1], past=[0, 700, 33], padding=0)
 
 
+@single("draft_attention", "longer-parts", dtype=torch.float16)
+def _(m: Maker) -> Inputs:
+    return _attention_inputs(m, (4, 1, 8), own=[2, 1], past=[2100, 1023], padding=1)
+
+
+@single("draft_attention", "wide-heads", rows=2)
+def _(m: Maker) -> Inputs:
+    return _attention_inputs(m, (5, 1, 250), own=[1, 1], past=[70, 3], padding=0)
+
+
 @single("draft_attention", "scores-far-apart", rows=2)
 def _(m: Maker) -> Inputs:
     inputs = _attention_inputs(m, (2, 1, 16), own=[2], past=[40], padding=0)
@@ -339,6 +371,11 @@ def _(m: Maker, step: int, rows: int, width: int) -> Inputs:
 @single("skinny_linear", "eight-rows", rows=8, dtype=torch.bfloat16, layout="misaligned")
 def _(m: Maker) -> Inputs:
     return {"x": m.floats(8, 1027), "weight": m.cache(19, 1027), "bias": m.cache(19)}
+
+
+@single("skinny_linear", "five-rows", rows=5, dtype=torch.bfloat16)
+def _(m: Maker) -> Inputs:
+    return {"x": m.floats(5, 5136), "weight": m.cache(10, 5136), "bias": None}
 
 
 @single("skinny_linear", "nine-rows-are-a-gemm", rows=9, dtype=torch.bfloat16, layout="strided")
@@ -381,6 +418,20 @@ def _(m: Maker) -> Inputs:
     logits = m.floats(2, 3000)
     logits[:, ::7] = math.nan
     return {"logits": logits, "with_log_probs": True}
+
+
+@single("argmax_tokens", "vocabulary-of-many-blocks", rows=3)
+def _(m: Maker) -> Inputs:
+    logits = m.floats(3, 20002)
+    logits[0, [19999, 12000, 4097]] = 9.0  # the same winner in three blocks
+    logits[1, :9000] = math.nan
+    logits[2, :-1] = math.nan
+    return {"logits": logits, "with_log_probs": True}
+
+
+@single("verify_greedy", "more-sequences-than-threads", rows=300)
+def _(m: Maker) -> Inputs:
+    return {"draft_tokens": m.integers(-1, 2, 300, 4), "target_tokens": m.integers(-1, 2, 300, 5)}
 
 
 @over_grid("verify_greedy")

@@ -3,12 +3,12 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 
 import backends
 import pytest
 import torch
-from backends import Backend
+from backends import Backend, tensors_of
 from cases import CASES, Inputs, cases_of
 from torch import Tensor
 
@@ -46,7 +46,7 @@ def tensor_arguments(mutated_only: bool = False) -> list:
 
 
 def assert_refused(run: Backend, op: str, inputs: Inputs, error: type[Exception], *mentions: str) -> None:
-    mutated = [inputs[a.name] for a in arguments_of(op) if a.alias_info is not None and a.alias_info.is_write]
+    mutated = written(op, inputs)
     before = [tensor.clone() for tensor in mutated if tensor.device.type == "cpu"]
     with pytest.raises(error) as caught:
         run(op, inputs)
@@ -170,9 +170,12 @@ def gather(rows: list[int], **changes: object) -> Inputs:
     return {"states": [torch.ones(4, 3), torch.ones(4, 3)], "rows": torch.tensor(rows), "check": True} | changes
 
 
+READ_BY_KERNELS_ALONE = ("tokens", "positions", "slots", "row_offsets", "cache_", "accept_lengths")
+
+
 def skip_unless_values_are_read(run: Backend, mentions: list[str]) -> None:
-    """On a GPU values inside index tensors are read by the kernels alone, except for `check`, which asks for more."""
-    if run is backends.cuda and any("[" in mention and not mention.startswith("rows[") for mention in mentions[:1]):
+    """On a GPU nobody reads index values before the kernel does, unless asked to: gather_concat's `check`."""
+    if run is backends.cuda and mentions[0].startswith(READ_BY_KERNELS_ALONE) and "[" in mentions[0]:
         pytest.skip("index values on a GPU are not checked: that would wait for it")
 
 
@@ -239,3 +242,61 @@ SAME = torch.ones(2, 3)
 def test_values_without_a_meaning(run: Backend, op: str, inputs: Inputs, mentions: list[str]):
     skip_unless_values_are_read(run, mentions)
     assert_refused(run, op, inputs, ValueError, *mentions)
+
+
+@pytest.fixture(params=["simt", "cuda"])
+def run_unchecked(request) -> Iterator[Backend]:
+    """The CUDA kernels on index values that nobody has checked."""
+    if request.param == "cuda" and not torch.cuda.is_available():
+        pytest.skip("no CUDA device")
+    backends.load_simt()
+    torch.ops.eagle3_simt._read_values(False)
+    yield getattr(backends, request.param)
+    torch.ops.eagle3_simt._read_values(True)
+
+
+@pytest.mark.parametrize(
+    "op, bad, padded",
+    [
+        ("gather_concat", gather([1, 4, -9], check=False), gather([1, -1, -1])),
+        ("gather_concat", gather([2**40, -(2**40), 3], check=False), gather([-1, -1, 3])),
+        ("draft_input", lookup([0, 6]), lookup([0, -1])),
+        ("draft_input", lookup([-(2**40), 2**40]), lookup([-1, -1])),
+        ("rope_append_", rope(slots=[5, 1]), rope(slots=[-1, 1])),
+        ("rope_append_", rope(slots=[2**40, -2]), rope(slots=[-1, -1])),
+    ],
+)
+def test_kernels_take_a_bad_index_for_padding(run_unchecked: Backend, op: str, bad: Inputs, padded: Inputs):
+    result, expected = run_unchecked(op, bad), run_unchecked(op, padded)
+    for actual, wanted in zip(tensors_of([result, *written(op, bad)]), tensors_of([expected, *written(op, padded)])):
+        assert torch.equal(actual, wanted)
+
+
+@pytest.mark.parametrize(
+    "op, inputs",
+    [
+        ("accepted_rows", {"accept_lengths": torch.tensor([1, 5, -3, 2**40]), "width": 4}),
+        ("accepted_rows", {"accept_lengths": torch.tensor([1, 5, -3, 2**40]), "width": 4, "block_front": True}),
+        ("rope_append_", rope(positions=[4, -1], slots=[0, 1])),
+        ("rope_append_", rope(positions=[2**40, -(2**40)], slots=[0, 1])),
+        ("draft_attention", attention(row_offsets=[1, 1, 3])),
+        ("draft_attention", attention(row_offsets=[0, 2, 1])),
+        ("draft_attention", attention(row_offsets=[0, 1, 2**40])),
+        ("draft_attention", attention(row_offsets=[-5, 1, 3])),
+        ("draft_attention", attention(cache_starts=[0, 11])),
+        ("draft_attention", attention(cache_starts=[-1, 2**40])),
+        ("draft_attention", attention(cache_lengths=[3, 6])),
+        ("draft_attention", attention(cache_lengths=[-3, 2**40])),
+        ("draft_attention", attention(cache_lengths=[3, 1])),
+    ],
+)
+def test_kernels_never_follow_a_bad_index(run_unchecked: Backend, op: str, inputs: Inputs):
+    """Nothing is read or written outside: the backend compares what surrounds the tensors, and the sanitizers' run of
+    this test sees reads. Results are finite, so no garbage came in either."""
+    result = run_unchecked(op, inputs)
+    for tensor in tensors_of([result, *written(op, inputs)]):
+        assert not tensor.is_floating_point() or tensor.isfinite().all()
+
+
+def written(op: str, inputs: Inputs) -> list[Tensor]:
+    return [inputs[a.name] for a in arguments_of(op) if a.alias_info is not None and a.alias_info.is_write]

@@ -12,8 +12,8 @@
 namespace eagle3 {
 
 // A tensor argument under its name in the schema, with its index if it is one of a list. Checks throw ValueError and
-// return the argument, so that they chain. Read-only arguments may be replaced by a contiguous copy, which the Arg keeps
-// alive; mutated ones never are.
+// return the argument, so that they chain. Read-only arguments may be replaced by a contiguous copy, which the Arg
+// keeps alive; mutated ones never are.
 class Arg {
  public:
   Arg(const char* op, const char* name, const at::Tensor& tensor, int64_t index = -1)
@@ -54,8 +54,8 @@ class Arg {
   at::Tensor tensor_;
 };
 
-// IndexError unless every value is -1 (padding) or in [0, limit). Reads the values: those on a GPU are copied, which waits
-// for its stream, so callers ask can_read_values() first unless their caller asked for the check.
+// IndexError unless every value is -1 (padding) or in [0, limit). Reads the values: those on a GPU are copied, which
+// waits for its stream, so callers ask can_read_values() first unless their caller asked for the check.
 void check_padded_indices(const Arg& arg, int64_t limit);
 
 // IndexError unless slot is one of the whole hidden_size-wide slots of a features row.

@@ -34,7 +34,7 @@ void rope_append_(const at::Tensor& qkv_, const at::Tensor& positions_, const at
     TORCH_CHECK_INDEX(padding || (position >= 0 && position < max_position), kOp, ": positions[", i, "] is ", position,
                       ", expected [0, max_position = ", max_position, ")");
   }
-  launch<cpu::rope_append, cuda::rope_append>(kOp, qkv_, {
+  const RopeAppendParams params{
       .dtype = qkv.dtype(),
       .qkv = qkv.mutable_data(),
       .qkv_stride = qkv.row_stride(),
@@ -50,7 +50,8 @@ void rope_append_(const at::Tensor& qkv_, const at::Tensor& positions_, const at
       .k_cache = k_cache.mutable_data(),
       .v_cache = v_cache.mutable_data(),
       .num_slots = num_slots,
-  });
+  };
+  launch<cpu::rope_append, cuda::rope_append>(kOp, qkv_, params);
 }
 
 }  // namespace
