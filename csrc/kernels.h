@@ -104,18 +104,20 @@ struct RopeAppendParams {
 
 // Causal GQA of few queries against the cache. Sequence b owns query rows row_offsets[b] .. row_offsets[b+1] and cache
 // rows cache_starts[b] .. + cache_lengths[b], its own rows included and last. Row j of m attends to the first
-// cache_lengths[b] - m + j + 1 rows. Rows past row_offsets[B] are padding: zeros. fp32 accumulation.
+// cache_lengths[b] - m + j + 1 rows, to the last `window` of them if there is a window. Rows past row_offsets[B] are
+// padding: zeros. fp32 accumulation.
 struct DraftAttentionParams {
   DType dtype;
-  const void* q;  // [n, nq, d], row stride below
+  const void* q;  // [n, nq, head_dim], row stride below
   int64_t q_stride;
-  const void* k_cache;  // [num_slots, nkv, d], any strides between slots and between heads
-  const void* v_cache;
+  const void* k_cache;  // [num_slots, nkv, head_dim], any strides between slots and between heads
+  const void* v_cache;  // [num_slots, nkv, value_dim]; may lie in k_cache, as MLA's latents do
   int64_t k_stride, k_head_stride, v_stride, v_head_stride;
   Indices row_offsets, cache_starts, cache_lengths;
-  int64_t batch, num_rows, num_q_heads, num_kv_heads, head_dim;
+  int64_t batch, num_rows, num_q_heads, num_kv_heads, head_dim, value_dim;
+  int64_t window;  // 0: none
   float scale;
-  void* out;          // [n, nq*d] contiguous
+  void* out;          // [n, nq*value_dim] contiguous
   int64_t num_slots;  // CUDA: rows of the cache; a sequence that claims rows outside it gets zeros
   void* workspace;    // CUDA: cuda::draft_attention_workspace(...) bytes
 };
@@ -184,16 +186,17 @@ int gather_concat(const GatherConcatParams&, CUstream_st* stream);
 int accepted_rows(const AcceptedRowsParams&, CUstream_st* stream);
 int draft_input(const DraftInputParams&, CUstream_st* stream);
 int rope_append(const RopeAppendParams&, CUstream_st* stream);
-int draft_attention(const DraftAttentionParams&, CUstream_st* stream);  // head_dim up to kMaxHeadDim
+int draft_attention(const DraftAttentionParams&, CUstream_st* stream);  // dims up to kMaxHeadDim and kMaxValueDim
 int silu_mul(const SiluMulParams&, CUstream_st* stream);
 int skinny_linear(const SkinnyLinearParams&, CUstream_st* stream);
 int argmax_tokens(const ArgmaxTokensParams&, CUstream_st* stream);
 int verify_greedy(const VerifyGreedyParams&, CUstream_st* stream);
 
-constexpr int kMaxHeadDim = 256;
+constexpr int kMaxHeadDim = 768;
+constexpr int kMaxValueDim = 512;
 
 // Bytes of workspace, 16-byte aligned, that a call of these sizes needs; 0: none. Depends on nothing but the sizes.
-int64_t draft_attention_workspace(int64_t num_rows, int64_t num_q_heads, int64_t num_kv_heads, int64_t head_dim);
+int64_t draft_attention_workspace(int64_t num_rows, int64_t num_q_heads, int64_t head_dim, int64_t value_dim);
 int64_t argmax_tokens_workspace(int64_t num_rows, int64_t vocab_size);
 }  // namespace cuda
 

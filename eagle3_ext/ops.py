@@ -204,28 +204,33 @@ def draft_attention(
     cache_starts: Tensor,
     cache_lengths: Tensor,
     scale: float,
+    window: int | None = None,
 ) -> Tensor:
     """Causal grouped-query attention of a few rows per sequence to the cache; float32 accumulation, rounded once.
 
-    The rows of a sequence are the last of its cache rows: row j of m sees the first cache_lengths[b] - m + j + 1.
+    The rows of a sequence are the last of its cache rows: row j of m sees the first cache_lengths[b] - m + j + 1. A row
+    of the result does not depend, by a single bit, on what else is in the call.
 
     Args:
         q: [n, num_q_heads, d], rotated.
-        k_cache, v_cache: [num_slots, num_kv_heads, d], any strides between slots and between heads; num_q_heads is a
-            multiple of num_kv_heads.
+        k_cache: [num_slots, num_kv_heads, d], any strides between slots and between heads; num_q_heads is a multiple of
+            num_kv_heads. On CUDA d is at most 768.
+        v_cache: [num_slots, num_kv_heads, d_v], likewise; on CUDA d_v is at most 512. It may be a view of k_cache:
+            k_cache[..., :d_v] are the latents of absorbed MLA.
         row_offsets: [B+1], from 0 and never falling; sequence b owns query rows row_offsets[b] .. row_offsets[b+1].
         cache_starts, cache_lengths: [B], the cache rows of each sequence, its own rows included.
+        window: most keys that a row sees, its own and those before it; None: all of them.
 
     Returns:
-        [n, num_q_heads * d]; zeros in rows past row_offsets[B].
+        [n, num_q_heads * d_v]; zeros in rows past row_offsets[B].
 
     Raises:
-        ValueError: mismatched shapes, dtypes or devices; a head count that does not divide.
+        ValueError: mismatched shapes, dtypes or devices; a head count that does not divide; a window below 1.
         IndexError: a sequence's query or cache rows lie outside q or the cache.
 
     Source: csrc/ops/draft_attention.cpp
     """
-    return _native.draft_attention(q, k_cache, v_cache, row_offsets, cache_starts, cache_lengths, scale)
+    return _native.draft_attention(q, k_cache, v_cache, row_offsets, cache_starts, cache_lengths, scale, window)
 
 
 def silu_mul(gate_up: Tensor) -> Tensor:
@@ -345,8 +350,8 @@ def _draft_input(tokens, hidden, embed_weight, embed_norm, hidden_norm, eps, tok
     return hidden.new_empty(hidden.shape[0], 2 * hidden.shape[1])
 
 
-def _draft_attention(q, k_cache, v_cache, row_offsets, cache_starts, cache_lengths, scale):
-    return q.new_empty(q.shape[0], q.shape[1] * q.shape[2])
+def _draft_attention(q, k_cache, v_cache, row_offsets, cache_starts, cache_lengths, scale, window=None):
+    return q.new_empty(q.shape[0], q.shape[1] * v_cache.shape[2])
 
 
 def _silu_mul(gate_up):

@@ -150,9 +150,13 @@ def draft_attention(
     cache_starts: Tensor,
     cache_lengths: Tensor,
     scale: float,
+    window: int | None = None,
 ) -> Tensor:
-    """Causal grouped-query attention of each sequence's rows to its own cache rows, of which they are the last."""
-    out = torch.zeros_like(q)
+    """Causal grouped-query attention of each sequence's rows to its own cache rows, of which they are the last.
+
+    With a window a row sees the last `window` of them, its own included.
+    """
+    out = q.new_zeros(*q.shape[:2], v_cache.shape[-1])
     group = q.shape[1] // k_cache.shape[1]
     offsets = row_offsets.tolist()
     for b, (start, length) in enumerate(zip(cache_starts.tolist(), cache_lengths.tolist(), strict=True)):
@@ -162,10 +166,11 @@ def draft_attention(
             for cache in (k_cache, v_cache)
         )
         for j in range(rows):
-            visible = length - rows + j + 1
+            last = length - rows + j + 1
+            seen = slice(0 if window is None else max(0, last - window), last)
             query = q[offsets[b] + j].to(wide(q.dtype))
-            probabilities = (torch.einsum("hd,lhd->hl", query, keys[:visible]) * scale).softmax(-1)
-            out[offsets[b] + j] = torch.einsum("hl,lhd->hd", probabilities, values[:visible]).to(q.dtype)
+            probabilities = (torch.einsum("hd,lhd->hl", query, keys[seen]) * scale).softmax(-1)
+            out[offsets[b] + j] = torch.einsum("hl,lhd->hd", probabilities, values[seen]).to(q.dtype)
     return out.flatten(1)
 
 

@@ -38,11 +38,11 @@ def cuda(op: str, inputs: Inputs) -> object:
 
 def simt(op: str, inputs: Inputs) -> object:
     """Runs it in three orders of threads and blocks, which must agree byte for byte: no order is promised on a GPU."""
-    runs = []
+    runs, before = [], copied(inputs, "cpu")
     with emulated_ops():
         for order in THREAD_ORDERS:
             torch.ops.eagle3_simt._set_order(order, 1)
-            moved = copied(inputs, "cpu")
+            moved = copied(before, "cpu")
             try:
                 result = matching(inputs, moved, cpu(op, moved))
             finally:
@@ -84,8 +84,10 @@ def tensors_of(value: object) -> list[Tensor]:
 
 
 def copied(inputs: Inputs, device: str) -> Inputs:
-    """The inputs with every tensor in new memory on `device`, of the same layout; one given twice stays one."""
+    """The inputs with every tensor in new memory on `device`, of the same layout. One given twice stays one, and those
+    that share memory still do."""
     copies: dict[int, Tensor] = {}
+    memories: dict[object, Tensor] = {}
 
     def copy(value: object) -> object:
         if isinstance(value, list):
@@ -93,8 +95,10 @@ def copied(inputs: Inputs, device: str) -> Inputs:
         if not isinstance(value, Tensor) or value.device.type != "cpu":
             return value
         if id(value) not in copies:
-            memory = whole_memory(value).to(device, copy=True)
-            copies[id(value)] = memory.as_strided(value.shape, value.stride(), value.storage_offset())
+            place = (value.untyped_storage().data_ptr(), value.dtype)
+            if place not in memories:
+                memories[place] = whole_memory(value).to(device, copy=True)
+            copies[id(value)] = memories[place].as_strided(value.shape, value.stride(), value.storage_offset())
         return copies[id(value)]
 
     return {name: copy(value) for name, value in inputs.items()}

@@ -65,7 +65,8 @@ def placed(values: Tensor, layout: str) -> Tensor:
     if layout == "contiguous":
         return values
     if layout == "misaligned":
-        return torch.empty(values.numel() + 1, dtype=values.dtype)[1:].copy_(values.flatten()).view(values.shape)
+        longer = torch.full((values.numel() + 1,), 77, dtype=values.dtype)
+        return longer[1:].copy_(values.flatten()).view(values.shape)
     rows, width = values.shape[0], math.prod(values.shape[1:])
     wider = torch.full((rows, width + 5), 77, dtype=values.dtype)
     return wider[:, :width].copy_(values.reshape(rows, width)).view(values.shape)
@@ -278,8 +279,13 @@ def _(m: Maker) -> Inputs:
     }
 
 
-def _attention_inputs(m: Maker, heads: tuple[int, int, int], own: list[int], past: list[int], padding: int) -> Inputs:
-    """Sequences of own[b] query rows after past[b] cache rows, their cache rows apart and the first not at 0."""
+def _attention_inputs(
+    m: Maker, heads: tuple[int, int, int], own: list[int], past: list[int], padding: int, values: int | None = None
+) -> Inputs:
+    """Sequences of own[b] query rows after past[b] cache rows, their cache rows apart and the first not at 0.
+
+    values: width of a value, if it is not that of a key.
+    """
     num_q, num_kv, dim = heads
     lengths = [p + o for p, o in zip(past, own)]
     starts = [2 + sum(lengths[:b]) + b for b in range(len(own))]
@@ -287,7 +293,7 @@ def _attention_inputs(m: Maker, heads: tuple[int, int, int], own: list[int], pas
     return {
         "q": m.floats(sum(own) + padding, num_q, dim),
         "k_cache": m.cache(num_slots, num_kv, dim),
-        "v_cache": m.cache(num_slots, num_kv, dim),
+        "v_cache": m.cache(num_slots, num_kv, dim if values is None else values),
         "row_offsets": m.indices([sum(own[:b]) for b in range(len(own) + 1)]),
         "cache_starts": m.indices(starts),
         "cache_lengths": m.indices(lengths),
@@ -299,7 +305,8 @@ def _attention_inputs(m: Maker, heads: tuple[int, int, int], own: list[int], pas
 def _(m: Maker, step: int, rows: int, width: int) -> Inputs:
     num_q, num_kv, dim, _ = HEADS[WIDTHS.index(width)]
     own = [rows // 2, 0, rows - rows // 2]
-    return _attention_inputs(m, (num_q, num_kv, dim), own, past=[0, 4, 1 + 13 * (step % 4)], padding=step % 2)
+    inputs = _attention_inputs(m, (num_q, num_kv, dim), own, past=[0, 4, 1 + 13 * (step % 4)], padding=step % 2)
+    return inputs | {"window": (None, 1, None, 2, 9, 10**6)[(step + step // 6) % 6]}
 
 
 @single("draft_attention", "one-query-each-long-caches", dtype=torch.bfloat16, layout="strided")
@@ -316,6 +323,45 @@ def _(m: Maker) -> Inputs:
 @single("draft_attention", "padding-alone", rows=2)
 def _(m: Maker) -> Inputs:
     return _attention_inputs(m, (2, 1, 8), own=[], past=[], padding=2)
+
+
+@single("draft_attention", "window-over-several-parts", dtype=torch.float16)
+def _(m: Maker) -> Inputs:
+    return _attention_inputs(m, (4, 1, 64), own=[2, 1], past=[400, 90], padding=1) | {"window": 130}
+
+
+# (q heads, kv heads, width of a key, width of a value)
+VALUE_WIDTHS = ((4, 4, 192, 128), (2, 1, 320, 288), (2, 2, 1, 1), (4, 1, 3, 1), (4, 2, 46, 3), (3, 1, 6, 10))
+
+
+def _value_width_case(num_q: int, num_kv: int, dim: int, values: int, **options) -> None:
+    @single("draft_attention", f"keys-of-{dim}-values-of-{values}", **options)
+    def _(m: Maker) -> Inputs:
+        return _attention_inputs(m, (num_q, num_kv, dim), own=[1, 2], past=[5, 90], padding=1, values=values)
+
+
+for i, (num_q, num_kv, dim, values) in enumerate(VALUE_WIDTHS):
+    _value_width_case(num_q, num_kv, dim, values, dtype=DTYPES[i % 3], layout=LAYOUTS[i // 2])
+
+
+def _latent_case(heads: int, latent: int, rope: int, own: list[int], past: list[int], **options) -> None:
+    """Absorbed MLA: the values are the first numbers of the keys, in the same memory."""
+
+    @single("draft_attention", f"latent-{heads}x{latent}+{rope}-{str(options['dtype'])[6:]}", **options)
+    def _(m: Maker) -> Inputs:
+        inputs = _attention_inputs(m, (heads, 1, latent + rope), own, past, padding=0)
+        window = 3 if rope == 6 else None
+        return inputs | {"v_cache": inputs["k_cache"][..., :latent], "window": window}
+
+
+_latent_case(16, 512, 64, own=[1, 2], past=[0, 200], dtype=torch.bfloat16)
+_latent_case(16, 512, 64, own=[2], past=[70], dtype=torch.float16, layout="strided")
+_latent_case(4, 512, 64, own=[2], past=[9], dtype=torch.float32)
+_latent_case(4, 512, 64, own=[1], past=[30], dtype=torch.float16)
+_latent_case(3, 512, 64, own=[1], past=[9], dtype=torch.bfloat16, layout="misaligned")
+_latent_case(64, 512, 64, own=[8], past=[1], dtype=torch.bfloat16, rows=8)  # more rows than a launch takes
+_latent_case(4, 46, 6, own=[1, 2], past=[3, 30], dtype=torch.bfloat16)
+_latent_case(8, 1, 2, own=[3], past=[4], dtype=torch.float32)
 
 
 @over_grid("silu_mul")

@@ -227,6 +227,9 @@ SAME = torch.ones(2, 3)
         ("rope_append_", rope() | {"cos_sin": torch.ones(4, 6)}, ["rotary_dim", "6", "4"]),
         ("draft_attention", attention() | {"q": torch.ones(3, 3, 4), "k_cache": torch.ones(10, 2, 4),
                                            "v_cache": torch.ones(10, 2, 4)}, ["q has 3", "2"]),
+        ("draft_attention", attention() | {"v_cache": torch.ones(10, 2, 4)}, ["v_cache", "[10, 2, 4]"]),
+        ("draft_attention", attention() | {"window": 0}, ["window is 0"]),
+        ("draft_attention", attention() | {"window": -1}, ["window is -1"]),
         ("argmax_tokens", {"logits": torch.ones(2, 0)}, ["logits", "[2, 0]"]),
     ],
 )  # fmt: skip

@@ -202,6 +202,35 @@ def test_draft_attention_is_causal(run: Backend):
     assert second[1].isnan().all()
 
 
+@pytest.mark.parametrize(
+    "name",
+    ["latent-16x512+64-bfloat16", "latent-4x46+6-bfloat16", "window-over-several-parts", "keys-of-6-values-of-10"],
+)
+def test_draft_attention_of_a_row_alone_is_the_same_bits(name: str, run: Backend):
+    (case,) = (c for c in cases_of("draft_attention") if c.name == name)
+    inputs = case.inputs()
+    together, offsets = run("draft_attention", inputs), inputs["row_offsets"].tolist()
+    for b, start in enumerate(inputs["cache_starts"].tolist()):
+        for row in range(offsets[b], offsets[b + 1]):
+            length = int(inputs["cache_lengths"][b]) - (offsets[b + 1] - row) + 1
+            span = {"cache_starts": torch.tensor([start]), "cache_lengths": torch.tensor([length])}
+            alone = inputs | {"q": inputs["q"][row : row + 1], "row_offsets": torch.tensor([0, 1]), **span}
+            assert_same_bits(run("draft_attention", alone)[0], together[row])
+
+
+def test_draft_attention_never_reads_what_the_window_has_passed(run: Backend):
+    (case,) = (c for c in cases_of("draft_attention") if c.name == "window-over-several-parts")
+    inputs = case.inputs()
+    first = run("draft_attention", inputs)
+    start, length = int(inputs["cache_starts"][0]), int(inputs["cache_lengths"][0])
+    passed = slice(start, start + length - 1 - inputs["window"])  # the first of two rows sees one key more to the left
+    inputs["k_cache"][passed], inputs["v_cache"][passed] = float("nan"), float("nan")
+    assert_same_bits(run("draft_attention", inputs), first)
+    inputs["v_cache"][passed.stop] = float("nan")
+    second = run("draft_attention", inputs)
+    assert second[0].isnan().all() and not second[1].isnan().any()
+
+
 @each_case("silu_mul")
 def test_silu_mul(case: Case, run: Backend):
     gate_up = case.inputs()["gate_up"]

@@ -20,7 +20,7 @@ void define(torch::Library& m) {
   m.def("rope_append_(Tensor(a!) qkv, Tensor positions, Tensor slots, Tensor cos_sin, int num_q_heads, "
         "int num_kv_heads, Tensor(b!) k_cache, Tensor(c!) v_cache) -> ()");
   m.def("draft_attention(Tensor q, Tensor k_cache, Tensor v_cache, Tensor row_offsets, Tensor cache_starts, "
-        "Tensor cache_lengths, float scale) -> Tensor");
+        "Tensor cache_lengths, float scale, int? window=None) -> Tensor");
   m.def("silu_mul(Tensor gate_up) -> Tensor");
   m.def("skinny_linear(Tensor x, Tensor weight, Tensor? bias=None) -> Tensor");
   m.def("argmax_tokens(Tensor logits, Tensor? target_ids=None, bool with_log_probs=False) -> "
