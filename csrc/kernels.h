@@ -87,6 +87,17 @@ struct DraftInputParams {
   void* x;  // [n, 2h] contiguous
 };
 
+// RMSNorm over each q head (gain q_weight) and each k head (k_weight) of qkv [n, (nq + 2*nkv) * d], in place.
+struct HeadRmsNormParams {
+  DType dtype;
+  void* qkv;
+  int64_t qkv_stride;
+  const void* q_weight;  // [d]
+  const void* k_weight;
+  float eps;
+  int64_t num_rows, num_q_heads, num_kv_heads, head_dim;
+};
+
 // Rotates q (in place) and k of qkv [n, (nq + 2*nkv) * d] at positions, rounds once, and appends k, v to the cache rows
 // `slots` (-1 writes nothing). cos_sin fp32 [max_position, rotary_dim]: cos in the first half, sin in the second;
 // rotate_half pairing (i, i + rotary_dim/2); dimensions past rotary_dim pass through.
@@ -169,6 +180,7 @@ void add_rms_norm(const AddRmsNormParams&);  // add_rms_norm_ and add_rms_norm_c
 void gather_concat(const GatherConcatParams&);
 void accepted_rows(const AcceptedRowsParams&);
 void draft_input(const DraftInputParams&);
+void head_rms_norm(const HeadRmsNormParams&);
 void rope_append(const RopeAppendParams&);
 void draft_attention(const DraftAttentionParams&);
 void silu_mul(const SiluMulParams&);
@@ -185,6 +197,7 @@ int add_rms_norm(const AddRmsNormParams&, CUstream_st* stream);
 int gather_concat(const GatherConcatParams&, CUstream_st* stream);
 int accepted_rows(const AcceptedRowsParams&, CUstream_st* stream);
 int draft_input(const DraftInputParams&, CUstream_st* stream);
+int head_rms_norm(const HeadRmsNormParams&, CUstream_st* stream);
 int rope_append(const RopeAppendParams&, CUstream_st* stream);
 int draft_attention(const DraftAttentionParams&, CUstream_st* stream);  // dims up to kMaxHeadDim and kMaxValueDim
 int silu_mul(const SiluMulParams&, CUstream_st* stream);

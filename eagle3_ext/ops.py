@@ -168,6 +168,23 @@ def draft_input(
     return _native.draft_input(tokens, hidden, embed_weight, embed_norm, hidden_norm, eps, token_embeddings)
 
 
+def head_rms_norm_(
+    qkv: Tensor, q_weight: Tensor, k_weight: Tensor, eps: float, num_q_heads: int, num_kv_heads: int
+) -> None:
+    """RMS norm of each q head and each k head of qkv, in place: the q_norm and k_norm of Qwen3, which come before RoPE.
+
+    Args:
+        qkv: [n, (num_q_heads + 2*num_kv_heads) * d], mutated: q heads, then k heads, then v heads, which stay.
+        q_weight, k_weight: [d], the gain of every q head and of every k head.
+
+    Raises:
+        ValueError: mismatched shapes, dtypes or devices; a negative number of heads; qkv whose rows are not contiguous.
+
+    Source: csrc/ops/head_rms_norm.cpp
+    """
+    _native.head_rms_norm_(qkv, q_weight, k_weight, eps, num_q_heads, num_kv_heads)
+
+
 def rope_append_(
     qkv: Tensor,
     positions: Tensor,
@@ -381,6 +398,7 @@ _register_fake(_native.gather_concat.default, _gather_concat)
 _register_fake(_native.gather_concat.out, _nothing)
 _register_fake(_native.accepted_rows.default, _accepted_rows)
 _register_fake(_native.draft_input.default, _draft_input)
+_register_fake(_native.head_rms_norm_.default, _nothing)
 _register_fake(_native.rope_append_.default, _nothing)
 _register_fake(_native.draft_attention.default, _draft_attention)
 _register_fake(_native.silu_mul.default, _silu_mul)

@@ -142,6 +142,16 @@ def rope_append_(
     v_cache[slots.long()[written]] = v[written]
 
 
+def head_rms_norm_(
+    qkv: Tensor, q_weight: Tensor, k_weight: Tensor, eps: float, num_q_heads: int, num_kv_heads: int
+) -> None:
+    """RMS norm of each q head and each k head of qkv in place."""
+    heads = qkv.unflatten(1, (num_q_heads + 2 * num_kv_heads, q_weight.shape[0]))
+    q, k, _ = heads.split([num_q_heads, num_kv_heads, num_kv_heads], dim=1)
+    q.copy_(rms_norm(q, q_weight, eps))
+    k.copy_(rms_norm(k, k_weight, eps))
+
+
 def draft_attention(
     q: Tensor,
     k_cache: Tensor,

@@ -279,6 +279,21 @@ def _(m: Maker) -> Inputs:
     }
 
 
+@over_grid("head_rms_norm_")
+def _(m: Maker, step: int, rows: int, width: int) -> Inputs:
+    num_q, num_kv, _, _ = HEADS[WIDTHS.index(width)]
+    dim = (1, 3, 46, 64, 128, 192)[(WIDTHS.index(width) + step // len(WIDTHS)) % 6]
+    qkv = m.floats(rows, (num_q + 2 * num_kv) * dim, scale=3)
+    gains = {"q_weight": m.gain(dim), "k_weight": m.gain(dim)}
+    return {"qkv": qkv, **gains, "eps": EPS, "num_q_heads": num_q, "num_kv_heads": num_kv}
+
+
+@single("head_rms_norm_", "longer-than-a-warp-reads-at-once", rows=2, dtype=torch.bfloat16)
+def _(m: Maker) -> Inputs:
+    gains = {"q_weight": m.gain(328), "k_weight": m.gain(328)}
+    return {"qkv": m.floats(2, 5 * 328), **gains, "eps": EPS, "num_q_heads": 3, "num_kv_heads": 1}
+
+
 def _attention_inputs(
     m: Maker, heads: tuple[int, int, int], own: list[int], past: list[int], padding: int, values: int | None = None
 ) -> Inputs:

@@ -124,6 +124,8 @@ def without_last_column(tensor: Tensor) -> Tensor:
         ("draft_input", "embed_weight", without_last_column),
         ("draft_input", "embed_norm", without_last_row),
         ("draft_input", "hidden_norm", without_last_row),
+        ("head_rms_norm_", "qkv", without_last_column),
+        ("head_rms_norm_", "k_weight", without_last_row),
         ("rope_append_", "positions", without_last_row),
         ("rope_append_", "slots", without_last_row),
         ("rope_append_", "qkv", without_last_column),
@@ -175,6 +177,8 @@ def slot(value: int) -> Inputs:
     return {"features": torch.ones(2, 7), "slot": value, "hidden": torch.ones(2, 3)}
 
 
+HEAD_NORM = {"qkv": torch.ones(2, 16), "q_weight": torch.ones(4), "k_weight": torch.ones(4), "eps": 1e-6}
+HEAD_NORM |= {"num_q_heads": 2, "num_kv_heads": 1}
 NORM = {"hidden": torch.ones(2, 3), "residual": torch.ones(2, 3), "weight": torch.ones(3), "eps": 1e-6}
 
 
@@ -230,6 +234,7 @@ SAME = torch.ones(2, 3)
         ("draft_attention", attention() | {"v_cache": torch.ones(10, 2, 4)}, ["v_cache", "[10, 2, 4]"]),
         ("draft_attention", attention() | {"window": 0}, ["window is 0"]),
         ("draft_attention", attention() | {"window": -1}, ["window is -1"]),
+        ("head_rms_norm_", HEAD_NORM | {"num_q_heads": -1}, ["num_q_heads is -1"]),
         ("argmax_tokens", {"logits": torch.ones(2, 0)}, ["logits", "[2, 0]"]),
     ],
 )  # fmt: skip

@@ -154,6 +154,17 @@ def test_draft_input(case: Case, run: Backend):
         assert_same_bits(x[kept, width:], inputs["hidden"][kept])
 
 
+@each_case("head_rms_norm_")
+def test_head_rms_norm(case: Case, run: Backend):
+    ours, before = case.inputs(), case.inputs()
+    run("head_rms_norm_", ours)
+    exact = in_float64(before)
+    reference.head_rms_norm_(**exact)
+    assert_within(ours["qkv"], exact["qkv"], norm_bound(exact["qkv"], case.dtype))
+    values = ours["num_kv_heads"] * ours["q_weight"].shape[0]
+    assert_same_bits(ours["qkv"][:, -values:], before["qkv"][:, -values:])
+
+
 @each_case("rope_append_")
 def test_rope_append(case: Case, run: Backend):
     ours, before = case.inputs(), case.inputs()

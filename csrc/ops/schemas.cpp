@@ -17,6 +17,8 @@ void define(torch::Library& m) {
   m.def("accepted_rows(Tensor accept_lengths, int width, bool block_front=False) -> (Tensor rows, Tensor row_offsets)");
   m.def("draft_input(Tensor tokens, Tensor hidden, Tensor? embed_weight, Tensor embed_norm, Tensor? hidden_norm, "
         "float eps, Tensor? token_embeddings=None) -> Tensor");
+  m.def("head_rms_norm_(Tensor(a!) qkv, Tensor q_weight, Tensor k_weight, float eps, int num_q_heads, "
+        "int num_kv_heads) -> ()");
   m.def("rope_append_(Tensor(a!) qkv, Tensor positions, Tensor slots, Tensor cos_sin, int num_q_heads, "
         "int num_kv_heads, Tensor(b!) k_cache, Tensor(c!) v_cache) -> ()");
   m.def("draft_attention(Tensor q, Tensor k_cache, Tensor v_cache, Tensor row_offsets, Tensor cache_starts, "
