@@ -113,6 +113,23 @@ struct RopeAppendParams {
   int64_t num_slots;
 };
 
+// Latent attention: rotates the heads of q_pe in place at positions, and writes the cache rows `slots` (-1: nothing) as
+// [RMS(kv[:, :latent_dim]; kv_weight) | kv[:, latent_dim:] rotated]. cos_sin fp32 [max_position, rope_dim], as above.
+struct MlaAppendParams {
+  DType dtype;
+  void* q_pe;  // [n, num_heads, rope_dim], any strides between rows and between heads
+  int64_t q_stride, q_head_stride;
+  const void* kv;  // [n, latent_dim + rope_dim], row stride below
+  int64_t kv_stride;
+  const void* kv_weight;  // [latent_dim]
+  float eps;
+  Indices positions, slots;
+  const float* cos_sin;
+  int64_t num_rows, num_heads, latent_dim, rope_dim, max_position;
+  void* cache;  // [num_slots, latent_dim + rope_dim] contiguous
+  int64_t num_slots;
+};
+
 // Causal GQA of few queries against the cache. Sequence b owns query rows row_offsets[b] .. row_offsets[b+1] and cache
 // rows cache_starts[b] .. + cache_lengths[b], its own rows included and last. Row j of m attends to the first
 // cache_lengths[b] - m + j + 1 rows, to the last `window` of them if there is a window. Rows past row_offsets[B] are
@@ -182,6 +199,7 @@ void accepted_rows(const AcceptedRowsParams&);
 void draft_input(const DraftInputParams&);
 void head_rms_norm(const HeadRmsNormParams&);
 void rope_append(const RopeAppendParams&);
+void mla_append(const MlaAppendParams&);
 void draft_attention(const DraftAttentionParams&);
 void silu_mul(const SiluMulParams&);
 void skinny_linear(const SkinnyLinearParams&);
@@ -199,6 +217,7 @@ int accepted_rows(const AcceptedRowsParams&, CUstream_st* stream);
 int draft_input(const DraftInputParams&, CUstream_st* stream);
 int head_rms_norm(const HeadRmsNormParams&, CUstream_st* stream);
 int rope_append(const RopeAppendParams&, CUstream_st* stream);
+int mla_append(const MlaAppendParams&, CUstream_st* stream);
 int draft_attention(const DraftAttentionParams&, CUstream_st* stream);  // dims up to kMaxHeadDim and kMaxValueDim
 int silu_mul(const SiluMulParams&, CUstream_st* stream);
 int skinny_linear(const SkinnyLinearParams&, CUstream_st* stream);

@@ -213,6 +213,40 @@ def rope_append_(
     _native.rope_append_(qkv, positions, slots, cos_sin, num_q_heads, num_kv_heads, k_cache, v_cache)
 
 
+def mla_append_(
+    q_pe: Tensor,
+    kv: Tensor,
+    kv_weight: Tensor,
+    eps: float,
+    positions: Tensor,
+    slots: Tensor,
+    cos_sin: Tensor,
+    cache: Tensor,
+) -> None:
+    """The rows of latent attention (MLA): rotates q_pe in place and writes [latent | rotated key] to the cache.
+
+    cache[slots[i]] = [RMS(kv[i, :latent]; kv_weight) | rope(kv[i, latent:])]. Pairs are (i, i + r/2), rotated in
+    float32 and rounded once. The cache serves `draft_attention` as keys, and its first `latent` columns as values.
+
+    Args:
+        q_pe: [n, heads, r], r even, mutated: the part of each query head that is rotated. Any strides between rows and
+            between heads, as those of the last r columns of wider heads.
+        kv: [n, latent + r], what kv_a_proj_with_mqa gives.
+        kv_weight: [latent], the gain of kv_a_layernorm.
+        positions: [n], in [0, max_position); any value where the slot is -1.
+        slots: [n], each -1 (writes nothing) or in [0, num_slots).
+        cos_sin: float32 [max_position, r] from `rope.rope_table`.
+        cache: [num_slots, latent + r], contiguous, mutated in the rows `slots`.
+
+    Raises:
+        ValueError: mismatched shapes, dtypes or devices; an odd r; a mutated tensor with gaps or overlapping heads.
+        IndexError: a slot, or the position of a row with a slot, is out of range.
+
+    Source: csrc/ops/mla_append.cpp
+    """
+    _native.mla_append_(q_pe, kv, kv_weight, eps, positions, slots, cos_sin, cache)
+
+
 def draft_attention(
     q: Tensor,
     k_cache: Tensor,
@@ -400,6 +434,7 @@ _register_fake(_native.accepted_rows.default, _accepted_rows)
 _register_fake(_native.draft_input.default, _draft_input)
 _register_fake(_native.head_rms_norm_.default, _nothing)
 _register_fake(_native.rope_append_.default, _nothing)
+_register_fake(_native.mla_append_.default, _nothing)
 _register_fake(_native.draft_attention.default, _draft_attention)
 _register_fake(_native.silu_mul.default, _silu_mul)
 _register_fake(_native.skinny_linear.default, _skinny_linear)

@@ -152,6 +152,31 @@ def head_rms_norm_(
     k.copy_(rms_norm(k, k_weight, eps))
 
 
+def mla_append_(
+    q_pe: Tensor,
+    kv: Tensor,
+    kv_weight: Tensor,
+    eps: float,
+    positions: Tensor,
+    slots: Tensor,
+    cos_sin: Tensor,
+    cache: Tensor,
+) -> None:
+    """Rotates q_pe in place; cache[slots] = [RMS(kv[:, :latent]) | rotated kv[:, latent:]]; slot -1 writes nothing."""
+    known = (positions >= 0) & (positions < cos_sin.shape[0])  # only padding may lack angles; it stays unrotated
+    cos, sin = cos_sin[positions.long()[known]].to(wide(kv.dtype))[:, None, :].chunk(2, dim=-1)
+
+    def rotated(x: Tensor) -> Tensor:
+        first, second = x.to(cos.dtype).chunk(2, dim=-1)
+        return torch.cat([first * cos - second * sin, second * cos + first * sin], dim=-1).to(x.dtype)
+
+    latent, k_pe = kv.split([kv_weight.shape[0], q_pe.shape[2]], dim=-1)
+    k_pe = k_pe[:, None, :].clone()
+    q_pe[known], k_pe[known] = rotated(q_pe[known]), rotated(k_pe[known])
+    written = slots != PAD
+    cache[slots.long()[written]] = torch.cat([rms_norm(latent, kv_weight, eps), k_pe[:, 0]], dim=-1)[written]
+
+
 def draft_attention(
     q: Tensor,
     k_cache: Tensor,

@@ -294,6 +294,49 @@ def _(m: Maker) -> Inputs:
     return {"qkv": m.floats(2, 5 * 328), **gains, "eps": EPS, "num_q_heads": 3, "num_kv_heads": 1}
 
 
+# (heads, latent, r), one per width of the grid
+LATENTS = ((1, 1, 2), (3, 5, 6), (2, 46, 46), (5, 128, 16), (16, 512, 64), (64, 512, 64))
+
+
+def _mla_inputs(m: Maker, heads: int, latent: int, rope: int, rows: int, before: int) -> Inputs:
+    """q_pe are the columns past `before` of each head."""
+    num_slots, max_position = rows + 3, 200
+    slots = torch.randperm(num_slots, generator=m.generator)[:rows].masked_fill(torch.arange(rows) % 5 == 4, -1)
+    return {
+        "q_pe": m.floats(rows, heads, before + rope)[..., before:],
+        "kv": m.floats(rows, latent + rope, scale=3),
+        "kv_weight": m.gain(latent),
+        "eps": EPS,
+        "positions": m.integers(0, max_position, rows),
+        "slots": m.indices(slots.tolist()),
+        "cos_sin": rope_table(10000.0, rope, max_position),
+        "cache": m.cache(num_slots, latent + rope),
+    }
+
+
+@over_grid("mla_append_")
+def _(m: Maker, step: int, rows: int, width: int) -> Inputs:
+    heads, latent, rope = LATENTS[WIDTHS.index(width)]
+    return _mla_inputs(m, heads, latent, rope, rows, before=latent * (step % 2))
+
+
+@single("mla_append_", "heads-before-rows")
+def _(m: Maker) -> Inputs:
+    inputs = _mla_inputs(m, heads=4, latent=16, rope=8, rows=3, before=0)
+    return inputs | {"q_pe": m.floats(4, 3, 8).transpose(0, 1)}
+
+
+@single("mla_append_", "nothing-to-rotate", dtype=torch.bfloat16)
+def _(m: Maker) -> Inputs:
+    return _mla_inputs(m, heads=2, latent=16, rope=0, rows=3, before=0)
+
+
+@single("mla_append_", "padding-at-any-position", dtype=torch.bfloat16)
+def _(m: Maker) -> Inputs:
+    inputs = _mla_inputs(m, heads=2, latent=16, rope=8, rows=3, before=0)
+    return inputs | {"positions": m.indices([-7, 4, 10**6]), "slots": m.indices([-1, 1, -1])}
+
+
 def _attention_inputs(
     m: Maker, heads: tuple[int, int, int], own: list[int], past: list[int], padding: int, values: int | None = None
 ) -> Inputs:

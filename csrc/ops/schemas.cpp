@@ -21,6 +21,8 @@ void define(torch::Library& m) {
         "int num_kv_heads) -> ()");
   m.def("rope_append_(Tensor(a!) qkv, Tensor positions, Tensor slots, Tensor cos_sin, int num_q_heads, "
         "int num_kv_heads, Tensor(b!) k_cache, Tensor(c!) v_cache) -> ()");
+  m.def("mla_append_(Tensor(a!) q_pe, Tensor kv, Tensor kv_weight, float eps, Tensor positions, Tensor slots, "
+        "Tensor cos_sin, Tensor(b!) cache) -> ()");
   m.def("draft_attention(Tensor q, Tensor k_cache, Tensor v_cache, Tensor row_offsets, Tensor cache_starts, "
         "Tensor cache_lengths, float scale, int? window=None) -> Tensor");
   m.def("silu_mul(Tensor gate_up) -> Tensor");
