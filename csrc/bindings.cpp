@@ -57,6 +57,12 @@ DrafterSizes sizes_of(const py::object& config) {
     const py::object window = layer.attr("window");
     sizes.layers.push_back({layer.attr("joins_embedding").cast<bool>(), window.is_none() ? 0 : window.cast<int64_t>()});
   }
+  if (const py::object mla = config.attr("mla"); !mla.is_none()) {
+    const auto width = [&](const char* name) { return mla.attr(name).cast<int64_t>(); };
+    const bool has_q_latent = !mla.attr("q_lora_rank").is_none();
+    sizes.latent = {has_q_latent ? width("q_lora_rank") : 0, width("kv_lora_rank"), width("nope_head_dim"),
+                    width("rope_head_dim"), width("v_head_dim")};
+  }
   return sizes;
 }
 

@@ -87,8 +87,10 @@ def tensors_of(value: object) -> list[Tensor]:
 
 
 def copied(inputs: Inputs, device: str) -> Inputs:
-    """The inputs with every tensor in new memory on `device`, of the same layout; one given twice stays one."""
+    """The inputs with every tensor in new memory on `device`, of the same layout. One given twice stays one, and those
+    that share memory still do."""
     copies: dict[int, Tensor] = {}
+    memories: dict[object, Tensor] = {}
 
     def copy(value: object) -> object:
         if isinstance(value, list):
@@ -96,8 +98,10 @@ def copied(inputs: Inputs, device: str) -> Inputs:
         if not isinstance(value, Tensor) or value.device.type != "cpu":
             return value
         if id(value) not in copies:
-            memory = whole_memory(value).to(device, copy=True)
-            copies[id(value)] = memory.as_strided(value.shape, value.stride(), value.storage_offset())
+            place = (value.untyped_storage().data_ptr(), value.dtype)
+            if place not in memories:
+                memories[place] = whole_memory(value).to(device, copy=True)
+            copies[id(value)] = memories[place].as_strided(value.shape, value.stride(), value.storage_offset())
         return copies[id(value)]
 
     return {name: copy(value) for name, value in inputs.items()}

@@ -123,11 +123,19 @@ def without_last_column(tensor: Tensor) -> Tensor:
         ("draft_input", "embed_weight", without_last_column),
         ("draft_input", "embed_norm", without_last_row),
         ("draft_input", "hidden_norm", without_last_row),
+        ("head_rms_norm_", "qkv", without_last_column),
+        ("head_rms_norm_", "k_weight", without_last_row),
         ("rope_append_", "positions", without_last_row),
         ("rope_append_", "slots", without_last_row),
         ("rope_append_", "qkv", without_last_column),
         ("rope_append_", "v_cache", without_last_row),
         ("rope_append_", "cos_sin", without_last_column),
+        ("mla_append_", "kv", without_last_row),
+        ("mla_append_", "kv", without_last_column),
+        ("mla_append_", "positions", without_last_row),
+        ("mla_append_", "slots", without_last_row),
+        ("mla_append_", "cos_sin", without_last_column),
+        ("mla_append_", "cache", without_last_column),
         ("draft_attention", "v_cache", without_last_row),
         ("draft_attention", "k_cache", without_last_column),
         ("draft_attention", "row_offsets", without_last_row),
@@ -160,6 +168,13 @@ def rope(**changes: list[int]) -> Inputs:
     return {"qkv": torch.ones(2, 16), "cos_sin": torch.ones(4, 4), **heads, **caches, **tensors}
 
 
+def mla(**changes: list[int]) -> Inputs:
+    indices = {"positions": [0, 3], "slots": [1, -1]} | changes
+    tensors = {name: torch.tensor(values) for name, values in indices.items()}
+    latents = {"kv": torch.ones(2, 7), "kv_weight": torch.ones(3), "eps": 1e-6, "cache": torch.ones(5, 7)}
+    return {"q_pe": torch.ones(2, 3, 4), "cos_sin": torch.ones(4, 4), **latents, **tensors}
+
+
 def lookup(tokens: list[int]) -> Inputs:
     norm = torch.ones(3)
     inputs = {"tokens": torch.tensor(tokens), "hidden": torch.ones(2, 3), "embed_weight": torch.ones(6, 3)}
@@ -183,6 +198,8 @@ def slot(value: int) -> Inputs:
     return {"features": torch.ones(2, 7), "slot": value, "hidden": torch.ones(2, 3)}
 
 
+HEAD_NORM = {"qkv": torch.ones(2, 16), "q_weight": torch.ones(4), "k_weight": torch.ones(4), "eps": 1e-6}
+HEAD_NORM |= {"num_q_heads": 2, "num_kv_heads": 1}
 NORM = {"hidden": torch.ones(2, 3), "residual": torch.ones(2, 3), "weight": torch.ones(3), "eps": 1e-6}
 
 
@@ -203,6 +220,10 @@ NORM = {"hidden": torch.ones(2, 3), "residual": torch.ones(2, 3), "weight": torc
         ("rope_append_", rope(slots=[0, -2]), ["slots[1] is -2"]),
         ("rope_append_", rope(positions=[4, 0]), ["positions[0] is 4", "4)"]),
         ("rope_append_", rope(positions=[-1, 0]), ["positions[0] is -1"]),
+        ("mla_append_", mla(slots=[5, -1]), ["slots[0] is 5", "[0, 5)"]),
+        ("mla_append_", mla(slots=[0, -2]), ["slots[1] is -2"]),
+        ("mla_append_", mla(positions=[4, 0]), ["positions[0] is 4", "4)"]),
+        ("mla_append_", mla(positions=[-1, 0]), ["positions[0] is -1"]),
         ("draft_attention", attention(row_offsets=[1, 1, 3]), ["row_offsets[0] is 1"]),
         ("draft_attention", attention(row_offsets=[0, 2, 1]), ["row_offsets[2] is 1"]),
         ("draft_attention", attention(row_offsets=[0, 1, 4]), ["row_offsets[2] is 4"]),
@@ -236,6 +257,14 @@ SAME = torch.ones(2, 3)
         ("rope_append_", rope() | {"cos_sin": torch.ones(4, 6)}, ["rotary_dim", "6", "4"]),
         ("draft_attention", attention() | {"q": torch.ones(3, 3, 4), "k_cache": torch.ones(10, 2, 4),
                                            "v_cache": torch.ones(10, 2, 4)}, ["q has 3", "2"]),
+        ("draft_attention", attention() | {"v_cache": torch.ones(10, 2, 4)}, ["v_cache", "[10, 2, 4]"]),
+        ("draft_attention", attention() | {"window": 0}, ["window is 0"]),
+        ("draft_attention", attention() | {"window": -1}, ["window is -1"]),
+        ("head_rms_norm_", HEAD_NORM | {"num_q_heads": -1}, ["num_q_heads is -1"]),
+        ("mla_append_", mla() | {"q_pe": torch.ones(2, 1, 4).expand(2, 3, 4)}, ["q_pe has strides", "[4, 0, 1]"]),
+        ("mla_append_", mla() | {"q_pe": torch.ones(22).as_strided((2, 3, 4), (7, 4, 1))}, ["q_pe", "[7, 4, 1]"]),
+        ("mla_append_", mla() | {"q_pe": torch.ones(2, 3, 3), "kv": torch.ones(2, 6), "cache": torch.ones(5, 6),
+                                 "cos_sin": torch.ones(4, 3)}, ["r = 3"]),
         ("argmax_tokens", {"logits": torch.ones(2, 0)}, ["logits", "[2, 0]"]),
     ],
 )  # fmt: skip

@@ -7,6 +7,10 @@ namespace eagle3 {
 KvCache::KvCache(const DrafterSizes& sizes, int64_t max_batch, int64_t capacity, at::TensorOptions options)
     : max_batch_(max_batch), capacity_(capacity) {
   for (size_t layer = 0; layer < sizes.layers.size(); ++layer) {
+    if (sizes.is_latent()) {
+      k_.push_back(at::empty({num_slots(), 1, sizes.latent.cache_width()}, options));
+      continue;
+    }
     k_.push_back(at::empty({num_slots(), sizes.num_kv_heads, sizes.head_dim}, options));
     v_.push_back(at::empty_like(k_.back()));
   }

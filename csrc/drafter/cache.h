@@ -1,5 +1,6 @@
 // Keys and values of every sequence and layer, flat: slot = sequence * capacity + place. Committed rows come first; a
-// draft's rows follow them and are overwritten by the next extend.
+// draft's rows follow them and are overwritten by the next extend. With latent attention k is [latent | rotated key], one
+// head, and v the latent part of the same memory.
 #pragma once
 
 #include <ATen/ATen.h>
@@ -21,7 +22,7 @@ class KvCache {
   int64_t capacity() const { return capacity_; }
   int64_t num_slots() const { return max_batch_ * capacity_; }
   const at::Tensor& k(int64_t layer) const { return k_[layer]; }  // [num_slots, nkv, d]
-  const at::Tensor& v(int64_t layer) const { return v_[layer]; }
+  const at::Tensor& v(int64_t layer) const { return v_.empty() ? k_[layer] : v_[layer]; }
 
  private:
   int64_t max_batch_, capacity_;

@@ -12,10 +12,6 @@ constexpr const char* kWho = "the drafter";
 
 const void* data_or_null(const at::Tensor& tensor) { return tensor.defined() ? tensor.const_data_ptr() : nullptr; }
 
-std::optional<at::Tensor> present(const at::Tensor& tensor) {
-  return tensor.defined() ? std::optional<at::Tensor>(tensor) : std::nullopt;
-}
-
 }  // namespace
 
 DType dtype_of(const at::Tensor& tensor) {
@@ -31,49 +27,59 @@ Forward::Forward(const DrafterSizes& sizes, DrafterWeights weights, int64_t max_
     : sizes_(sizes), weights_(std::move(weights)) {
   dtype_of(weights_.embedding);  // refuses other dtypes before anything is allocated
   const auto buffer = [&](int64_t width) { return at::empty({max_rows, width}, options()); };
-  if (sizes.feature_norm != FeatureNorm::kNone) {
-    normed_ = buffer(sizes.features_width());
-    every_row_ = at::arange(max_rows, options().dtype(at::kLong));
-  }
+  if (sizes.feature_norm != FeatureNorm::kNone) normed_ = buffer(sizes.features_width());
+  every_row_ = at::arange(max_rows, options().dtype(at::kLong));
   u_ = buffer(sizes.hidden_size);
   x_ = buffer(2 * sizes.hidden_size);
-  qkv_ = buffer(sizes.qkv_width());
-  attended_ = buffer(sizes.q_width());
+  attended_ = buffer(sizes.attended_width());
   hidden_ = buffer(sizes.hidden_size);
   gate_up_ = buffer(2 * sizes.intermediate_size);
   act_ = buffer(sizes.intermediate_size);
   logits_ = at::empty({max_batch, sizes.draft_vocab_size}, options());
-  attention_workspace_ = workspace<cuda::draft_attention_workspace>(u_, max_rows, sizes.num_q_heads, sizes.num_kv_heads,
-                                                                    sizes.head_dim);
+  int64_t key_dim = sizes.head_dim, value_dim = sizes.head_dim;
+  if (sizes.is_latent()) {
+    const LatentSizes& latent = sizes.latent;
+    key_dim = latent.cache_width();
+    value_dim = latent.kv_lora_rank;
+    joint_ = buffer(weights_.layers[0].latent.first.size(0));
+    if (latent.q_lora_rank > 0) {
+      q_latent_ = buffer(latent.q_lora_rank);
+      q_ = buffer(sizes.q_width());
+    }
+    absorbed_ = buffer(sizes.num_q_heads * key_dim).view({max_rows, sizes.num_q_heads, key_dim});
+    attended_latent_ = buffer(sizes.num_q_heads * value_dim).view({max_rows, sizes.num_q_heads, value_dim});
+  } else {
+    qkv_ = buffer(sizes.qkv_width());
+  }
+  attention_workspace_ =
+      workspace<cuda::draft_attention_workspace>(u_, max_rows, sizes.num_q_heads, key_dim, value_dim);
 }
 
-void Forward::normalise_features(const at::Tensor& features, const at::Tensor& out) const {
-  const bool whole = sizes_.feature_norm == FeatureNorm::kWhole;
+// out = RMS(in; gain) for rows `in`, cut into as many parts as there are gains.
+void Forward::rms_norm(const at::Tensor& in, const std::vector<at::Tensor>& gains, const at::Tensor& out) const {
   GatherConcatParams params{};
-  params.dtype = dtype_of(features);
-  params.num_states = whole ? 1 : sizes_.num_states;
-  params.hidden_size = whole ? sizes_.features_width() : sizes_.target_hidden_size;
-  params.num_source_rows = features.size(0);
-  params.num_norm_weights = params.num_states;
-  const auto* first = static_cast<const char*>(features.const_data_ptr());
+  params.dtype = dtype_of(in);
+  params.num_states = params.num_norm_weights = static_cast<int64_t>(gains.size());
+  params.hidden_size = gains[0].size(0);
+  params.num_source_rows = params.num_rows = in.size(0);
+  const auto* first = static_cast<const char*>(in.const_data_ptr());
   for (int64_t j = 0; j < params.num_states; ++j) {
-    params.states[j] = first + j * params.hidden_size * features.element_size();
-    params.state_strides[j] = features.stride(0);
-    params.norm_weights[j] = weights_.feature_norms[j].const_data_ptr();
+    params.states[j] = first + j * params.hidden_size * in.element_size();
+    params.state_strides[j] = in.stride(0);
+    params.norm_weights[j] = gains[j].const_data_ptr();
   }
   params.rows = {every_row_.const_data_ptr()};
-  params.num_rows = features.size(0);
   params.eps = static_cast<float>(sizes_.eps);
   params.out = out.data_ptr();
   params.out_stride = out.stride(0);
-  launch<cpu::gather_concat, cuda::gather_concat>(kWho, features, params);
+  launch<cpu::gather_concat, cuda::gather_concat>(kWho, in, params);
 }
 
 void Forward::fuse(const at::Tensor& features) {
   at::Tensor input = features;
   if (normed_.defined()) {
     input = normed_.narrow(0, 0, features.size(0));
-    normalise_features(features, input);
+    rms_norm(features, weights_.feature_norms, input);
   }
   at::Tensor u = u_.narrow(0, 0, features.size(0));
   if (sizes_.fused) {
@@ -113,52 +119,6 @@ at::Tensor Forward::layer_input(const LayerWeights& layer, bool joins_embedding,
   params.x = x.data_ptr();
   launch<cpu::draft_input, cuda::draft_input>(kWho, hidden, params);
   return x;
-}
-
-at::Tensor Forward::attention(int64_t index, const at::Tensor& x, const Rows& rows, const KvCache& cache) const {
-  const LayerWeights& layer = weights_.layers[index];
-  at::Tensor qkv = qkv_.narrow(0, 0, rows.count), attended = attended_.narrow(0, 0, rows.count);
-  linear(x, layer.qkv, present(layer.qkv_bias), qkv);
-
-  RopeAppendParams rope{};
-  rope.dtype = dtype_of(qkv);
-  rope.qkv = qkv.data_ptr();
-  rope.qkv_stride = qkv.stride(0);
-  rope.positions = rows.positions;
-  rope.slots = rows.slots;
-  rope.cos_sin = weights_.cos_sin.const_data_ptr<float>();
-  rope.num_rows = rows.count;
-  rope.num_q_heads = sizes_.num_q_heads;
-  rope.num_kv_heads = sizes_.num_kv_heads;
-  rope.head_dim = rope.rotary_dim = sizes_.head_dim;
-  rope.max_position = weights_.cos_sin.size(0);
-  rope.k_cache = cache.k(index).data_ptr();
-  rope.v_cache = cache.v(index).data_ptr();
-  rope.num_slots = cache.num_slots();
-  launch<cpu::rope_append, cuda::rope_append>(kWho, qkv, rope);
-
-  DraftAttentionParams params{};
-  params.dtype = rope.dtype;
-  params.q = qkv.const_data_ptr();
-  params.q_stride = qkv.stride(0);
-  params.k_cache = rope.k_cache;
-  params.v_cache = rope.v_cache;
-  params.k_stride = params.v_stride = sizes_.kv_width();
-  params.k_head_stride = params.v_head_stride = sizes_.head_dim;
-  params.row_offsets = rows.row_offsets;
-  params.cache_starts = rows.cache_starts;
-  params.cache_lengths = rows.cache_lengths;
-  params.batch = rows.batch;
-  params.num_rows = rows.count;
-  params.num_q_heads = sizes_.num_q_heads;
-  params.num_kv_heads = sizes_.num_kv_heads;
-  params.head_dim = sizes_.head_dim;
-  params.scale = static_cast<float>(sizes_.attention_scale);
-  params.out = attended.data_ptr();
-  params.num_slots = cache.num_slots();
-  params.workspace = attention_workspace_.defined() ? attention_workspace_.data_ptr() : nullptr;
-  launch<cpu::draft_attention, cuda::draft_attention>(kWho, qkv, params);
-  return attended;
 }
 
 // hidden = W_down(silu(W_gate z) * W_up z) of z = hidden.
@@ -204,7 +164,8 @@ void Forward::layers(const Rows& rows, const KvCache& cache) {
     const LayerWeights& layer = weights_.layers[i];
     const bool joins = sizes_.layers[i].joins_embedding;
     const at::Tensor x = layer_input(layer, joins, rows, joins ? residual : hidden);
-    const at::Tensor attended = attention(i, x, rows, cache);
+    const at::Tensor attended =
+        sizes_.is_latent() ? latent_attention(i, x, rows, cache) : attention(i, x, rows, cache);
     // x has been read for the last time. A lone layer may go on in its right half, the normed hidden; a later layer would
     // overwrite that with its own x.
     if (i == 0 && sizes_.norm_before_residual) residual = count == 1 ? x.narrow(1, h, h) : u.copy_(x.narrow(1, h, h));

@@ -42,19 +42,25 @@ class Forward {
   at::TensorOptions options() const { return weights_.embedding.options(); }
 
  private:
-  void normalise_features(const at::Tensor& features, const at::Tensor& out) const;
+  void rms_norm(const at::Tensor& in, const std::vector<at::Tensor>& gains, const at::Tensor& out) const;
   at::Tensor layer_input(const LayerWeights& layer, bool joins_embedding, const Rows& rows, const at::Tensor& hidden) const;
   at::Tensor attention(int64_t index, const at::Tensor& x, const Rows& rows, const KvCache& cache) const;
+  at::Tensor latent_attention(int64_t index, const at::Tensor& x, const Rows& rows, const KvCache& cache) const;
+  void attend(int64_t index, const at::Tensor& q, int64_t value_dim, const Rows& rows, const KvCache& cache,
+              const at::Tensor& out) const;
   void mlp(const LayerWeights& layer, const at::Tensor& hidden) const;
   void add_rms_norm(const at::Tensor& hidden, const at::Tensor& residual, const at::Tensor& weight) const;
 
   DrafterSizes sizes_;
   DrafterWeights weights_;
   at::Tensor normed_;                  // [max_rows, K*H], with a feature norm only
-  at::Tensor u_, x_, qkv_, attended_;  // [max_rows, h | 2h | (nq + 2*nkv) * d | nq * d]
+  at::Tensor u_, x_, qkv_, attended_;  // [max_rows, h | 2h | (nq + 2*nkv) * d | nq * d]; qkv_ not with latent attention
   at::Tensor hidden_, gate_up_, act_;  // [max_rows, h | 2i | i]
   at::Tensor logits_;                  // [max_batch, Vd]
-  at::Tensor every_row_;               // int64 [max_rows], 0 ..; with a feature norm only
+  at::Tensor every_row_;               // int64 [max_rows], 0 ..
+  // Latent attention: [max_rows, first's rows], [max_rows, q_lora], [max_rows, nq * d], [max_rows, nq, kv_lora + rope],
+  // [max_rows, nq, kv_lora].
+  at::Tensor joint_, q_latent_, q_, absorbed_, attended_latent_;
   at::Tensor attention_workspace_;
   at::Tensor s_, y_;
 };

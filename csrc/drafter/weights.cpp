@@ -78,8 +78,8 @@ void read_fusion(const DrafterSizes& sizes, const Reader& reader, DrafterWeights
   }
 }
 
-void read_attention(const DrafterSizes& sizes, const Reader& reader, const std::string& prefix, int64_t width,
-                    LayerWeights& layer) {
+void read_heads(const DrafterSizes& sizes, const Reader& reader, const std::string& prefix, int64_t width,
+                LayerWeights& layer) {
   const std::vector<int64_t> heights = {sizes.q_width(), sizes.kv_width(), sizes.kv_width()};
   const auto names = [&](const char* part) {
     return std::vector<std::string>{prefix + "q_proj." + part, prefix + "k_proj." + part, prefix + "v_proj." + part};
@@ -88,8 +88,25 @@ void read_attention(const DrafterSizes& sizes, const Reader& reader, const std::
   layer.qkv_bias = reader.stacked(sizes.qkv_bias, names("bias"), heights, {});
   layer.q_norm = reader.optional(sizes.qk_norm, prefix + "q_norm.weight", {sizes.head_dim});
   layer.k_norm = reader.optional(sizes.qk_norm, prefix + "k_norm.weight", {sizes.head_dim});
-  layer.o = reader.required(prefix + "o_proj.weight", {sizes.hidden_size, sizes.q_width()});
-  layer.o_bias = reader.optional(sizes.o_bias, prefix + "o_proj.bias", {sizes.hidden_size});
+}
+
+LatentWeights read_latent(const DrafterSizes& sizes, const Reader& reader, const std::string& prefix, int64_t width) {
+  const LatentSizes& latent = sizes.latent;
+  const bool has_q_latent = latent.q_lora_rank > 0;
+  const std::string q = prefix + (has_q_latent ? "q_a_proj." : "q_proj."), kv = prefix + "kv_a_proj_with_mqa.";
+  const std::vector<int64_t> heights = {has_q_latent ? latent.q_lora_rank : sizes.q_width(), latent.cache_width()};
+  LatentWeights weights;
+  weights.first = reader.stacked(true, {q + "weight", kv + "weight"}, heights, {width});
+  weights.first_bias = reader.stacked(sizes.qkv_bias, {q + "bias", kv + "bias"}, heights, {});
+  weights.q_norm = reader.optional(has_q_latent, prefix + "q_a_layernorm.weight", {latent.q_lora_rank});
+  weights.q = reader.optional(has_q_latent, prefix + "q_b_proj.weight", {sizes.q_width(), latent.q_lora_rank});
+  weights.kv_norm = reader.required(prefix + "kv_a_layernorm.weight", {latent.kv_lora_rank});
+  const int64_t both = latent.nope_head_dim + latent.v_head_dim;
+  const at::Tensor up = reader.required(prefix + "kv_b_proj.weight", {sizes.num_q_heads * both, latent.kv_lora_rank})
+                            .view({sizes.num_q_heads, both, latent.kv_lora_rank});
+  weights.k_up = up.narrow(1, 0, latent.nope_head_dim).contiguous();
+  weights.v_up = up.narrow(1, latent.nope_head_dim, latent.v_head_dim).transpose(1, 2).contiguous();
+  return weights;
 }
 
 LayerWeights read_layer(const DrafterSizes& sizes, const Reader& reader, int64_t index) {
@@ -99,7 +116,14 @@ LayerWeights read_layer(const DrafterSizes& sizes, const Reader& reader, int64_t
   LayerWeights layer;
   layer.input_norm = reader.required(prefix + "input_layernorm.weight", {h});
   layer.hidden_norm = reader.optional(joins && sizes.has_hidden_norm, prefix + "hidden_norm.weight", {h});
-  read_attention(sizes, reader, prefix + "self_attn.", joins ? 2 * h : h, layer);
+  const std::string attention = prefix + "self_attn.";
+  if (sizes.is_latent()) {
+    layer.latent = read_latent(sizes, reader, attention, joins ? 2 * h : h);
+  } else {
+    read_heads(sizes, reader, attention, joins ? 2 * h : h, layer);
+  }
+  layer.o = reader.required(attention + "o_proj.weight", {h, sizes.attended_width()});
+  layer.o_bias = reader.optional(sizes.o_bias, attention + "o_proj.bias", {h});
   layer.mlp_norm = reader.required(prefix + "post_attention_layernorm.weight", {h});
   layer.gate_up = reader.stacked(true, {mlp + "gate_proj.weight", mlp + "up_proj.weight"}, {i, i}, {h});
   layer.gate_up_bias = reader.stacked(sizes.mlp_bias, {mlp + "gate_proj.bias", mlp + "up_proj.bias"}, {i, i}, {});
@@ -134,7 +158,7 @@ DrafterWeights DrafterWeights::from_names(const DrafterSizes& sizes, const Weigh
   weights.final_norm = reader.optional(sizes.has_final_norm, "norm.weight", {sizes.hidden_size});
   weights.head = reader.required("lm_head.weight", {sizes.draft_vocab_size, sizes.hidden_size});
   weights.target_ids = read_target_ids(sizes, reader);
-  weights.cos_sin = reader.table("cos_sin", at::kFloat, {-1, sizes.head_dim});
+  weights.cos_sin = reader.table("cos_sin", at::kFloat, {-1, sizes.rotary_dim()});
   return weights;
 }
 

@@ -28,6 +28,8 @@ class Arg {
   // A mutated argument of [rows, ...]: every row contiguous and no two rows share memory.
   Arg& writable_rows();
   Arg& writable_contiguous();
+  // A mutated argument of [rows, heads, d]: every head contiguous and no two share memory.
+  Arg& writable_heads();
   // A read-only argument of [rows, ...]: rows keep their stride, copied only when a row itself is not contiguous.
   Arg& readable_rows();
   Arg& readable_contiguous();
@@ -57,6 +59,10 @@ class Arg {
 // IndexError unless every value is -1 (padding) or in [0, limit). Reads the values: those on a GPU are copied, which
 // waits for its stream, so callers ask can_read_values() first unless their caller asked for the check.
 void check_padded_indices(const Arg& arg, int64_t limit);
+
+// check_padded_indices of slots, and IndexError unless the position of every row with a slot is in [0, max_position).
+// Padding may lie at any position.
+void check_positions(Arg& positions, Arg& slots, int64_t max_position, int64_t num_slots);
 
 // IndexError unless slot is one of the whole hidden_size-wide slots of a features row.
 void check_slot(const Arg& features, int64_t slot, int64_t hidden_size);
