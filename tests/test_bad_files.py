@@ -27,7 +27,7 @@ def drafter(tmp_path) -> Path:
 
 @pytest.fixture(autouse=True)
 def no_memory_to_spare():
-    """Every test here may grow by 512 MiB of address space: a claim of a terabyte that is believed would fail loudly."""
+    """Every test here may grow by 512 MiB of address space: a claim of a terabyte that is believed fails loudly."""
     with open("/proc/self/statm") as file:
         now = int(file.read().split()[0]) * resource.getpagesize()
     old = resource.getrlimit(resource.RLIMIT_AS)

@@ -20,8 +20,8 @@ REPLIES = {
     "that allows plants to thrive in the Earth's climate. During photosynthesis, plants convert sunlight into energy, "
     "which they use to build their own food. However, when the leaves of a plant are exposed to sunlight, they undergo "
     "a chemical reaction that",
-    "What makes the tides rise and fall twice a day?": "The tides rise and fall twice a day due to the Coriolis effect. "
-    "This phenomenon occurs because the Earth's rotation creates a spinning motion, causing the Coriolis effect. When "
+    "What makes the tides rise and fall twice a day?": "The tides rise and fall twice a day due to the Coriolis effect."
+    " This phenomenon occurs because the Earth's rotation creates a spinning motion, causing the Coriolis effect. When "
     "the Sun rises, it creates a spinning motion, which is counterbalanced by the Earth's rotation",
 }
 
@@ -32,7 +32,7 @@ def target():
 
 @pytest.fixture(scope="module")
 def texts(target):
-    """The target's own greedy replies, cut off after 56 tokens: its own text is what the drafter was trained to foresee."""
+    """The target's own greedy replies, cut off after 56 tokens: its text is what the drafter was trained to foresee."""
     _, tokenizer = target
     return [tokenizer.encode(smollm2.chat_prompt(prompt) + reply).ids for prompt, reply in REPLIES.items()]
 

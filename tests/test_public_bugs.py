@@ -365,7 +365,7 @@ def test_every_layout_of_files_is_one_drafter(tmp_path):  # ssd 4, AngelSlim 173
     assert "fc.weight" in halves[1]
 
     def index(suffix, files):
-        return {"weight_map": {name: file for file, half in zip(files, halves) for name in half}}
+        return {"weight_map": {name: file for file, half in zip(files, halves, strict=True) for name in half}}
 
     loaded = []
     for layout in ("single", "shards", "bin", "bin shards", "both"):
@@ -380,7 +380,7 @@ def test_every_layout_of_files_is_one_drafter(tmp_path):  # ssd 4, AngelSlim 173
             base, end, save = ("pytorch_model", "bin", torch.save) if "bin" in layout else (
                 "model", "safetensors", save_file)
             files = [f"{base}-0000{i}-of-00002.{end}" for i in (1, 2)]
-            for file, half in zip(files, halves):
+            for file, half in zip(files, halves, strict=True):
                 save(half, folder / file)
             (folder / f"{base}.{end}.index.json").write_text(json.dumps(index(end, files)))
         loaded.append(load_checkpoint(folder))

@@ -39,7 +39,7 @@ class Family:
 
 
 def recognise(source: Source, names: Collection[str]) -> Family:
-    """The family of a file from its config and the tensor names *as stored*; the first that fits, most telling first."""
+    """The family of a file from its config and its tensor names *as stored*; the most telling signs come first."""
     raw, architecture = source.raw, source.architecture
     said = f"architectures {architecture}"
     if "speculators_model_type" in raw or "transformer_layer_config" in raw or architecture in SPECULATORS:
@@ -82,13 +82,13 @@ def _speculators(source: Source, said: str) -> Family:
 def tell_pitfalls(family: Family, source: Source) -> None:
     """Notes what this family's trainers and the engines are known to disagree about, where this file meets it."""
     if "SpecForge" in family.name and source.said("norm_output") is True:
-        source.note("norm_output is true: the recurrent hidden is y, as every engine serves it; SpecForge's own trainer "
+        source.note("norm_output is true: the recurrent hidden is y, as every engine serves it; SpecForge's trainer "
                     "feeds s and means only that the head reads y")
     if "TorchSpec" in family.name and rope_kind(source) in ("linear", "dynamic", "yarn"):
         source.note(f"TorchSpec trains {rope_kind(source)} RoPE with base 10000 whatever rope_theta says; the file's "
                     "value is used, as in the engines")
     if family.name == "ModelOpt":
-        source.note("ModelOpt's trainers since December 2025 apply input_layernorm's gain to the fused hidden as well; no "
+        source.note("ModelOpt's trainers since December 2025 apply input_layernorm's gain to the fused hidden too; no "
                     "engine does, and neither does this one")
         if source.said("norm_before_residual") is True:
             source.note("norm_before_residual is true: ModelOpt's conversion for vLLM writes that although its "

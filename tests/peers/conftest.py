@@ -1,4 +1,4 @@
-"""SGLang imports torchvision, whose wheel for CUDA cannot register its ops beside a CPU torch; nothing here calls them."""
+"""SGLang imports torchvision, whose wheel for CUDA cannot register its ops beside a CPU torch; none is called here."""
 
 from __future__ import annotations
 

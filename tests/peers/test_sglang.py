@@ -62,7 +62,8 @@ def norm(weight):
 
 def make(changes):
     sizes = {"hidden_size": H, "target_hidden_size": H, "intermediate_size": H, "num_q_heads": 2, "num_kv_heads": 2}
-    config = DrafterConfig(**sizes, head_dim=16, draft_vocab_size=V, vocab_size=V, eps=EPS, own_embedding=True, **changes)
+    rest = {"head_dim": 16, "draft_vocab_size": V, "vocab_size": V, "eps": EPS, "own_embedding": True}
+    config = DrafterConfig(**sizes, **rest, **changes)
     generator = torch.Generator().manual_seed(0)
     weights = {}
     for name, shape in expected_shapes(config).items():

@@ -63,7 +63,8 @@ def make_model(name: str) -> Eagle3DraftModel:
     model = Eagle3DraftModel(config).eval()
     with torch.no_grad():
         for parameter in model.parameters():
-            parameter.copy_(torch.randn_like(parameter) * (0.3 if parameter.dim() == 1 else parameter.shape[-1] ** -0.5))
+            scale = 0.3 if parameter.dim() == 1 else parameter.shape[-1] ** -0.5
+            parameter.copy_(torch.randn_like(parameter) * scale)
             if parameter.dim() == 1:
                 parameter.add_(1)
     if model.use_draft_vocab:
@@ -107,7 +108,7 @@ def test_its_files_and_its_training_time_test(tmp_path, name):
         exact.reset()
         exact.extend(features[: row + 1], tokens[: row + 1], torch.arange(1, row + 2))
         for step in range(STEPS):
-            # Their window stays where row t's was: W keys of the first step and the chain. Serving slides it (and so do we).
+            # Their window stays where row t's was: W keys of the first step, and the chain. Serving slides it, as here.
             exact.config = dataclasses.replace(config, layers=tuple(
                 dataclasses.replace(layer, window=layer.window and layer.window + step) for layer in config.layers))
             if step > 0:
