@@ -157,8 +157,8 @@ class Drafter:
         )
         if str(getattr(target, "model_type", "")).startswith("llama4") and not config.rope.interleaved:
             warnings.warn(
-                "the target is a Llama 4, whose RoPE is interleaved; drafters trained beside it usually are too, but this "
-                "file does not say so (config key rope_interleave)",
+                "the target is a Llama 4, whose RoPE is interleaved; drafters trained beside it usually are too, but "
+                "this file does not say so (config key rope_interleave)",
                 stacklevel=2,
             )
         embedding = model.get_input_embeddings()

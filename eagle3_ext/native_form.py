@@ -11,7 +11,7 @@ from .rope import half_rotation_order, half_rotation_table
 
 
 def not_native(config: DrafterConfig) -> list[str]:
-    """The parts of a config that only `reference.Drafter` computes, by name; [] where the native drafter does it all."""
+    """The parts of a config that only `reference.Drafter` computes, by name; [] where the native drafter has all."""
     parts = {
         "sliding windows": any(layer.window is not None for layer in config.layers),
         "multi-head latent attention": config.mla is not None,
