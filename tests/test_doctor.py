@@ -20,6 +20,7 @@ from eagle3_ext.doctor.trace_rules import diagnose_trace
 
 DEPTHS = (1, 3, 7)
 SEEDS = range(10)
+OF_THE_DRAFTER = ("norm-flag-ignored", "wrong-vocabulary-map", "drafter-differs")  # found by the drafter's witness only
 
 
 def ids(findings) -> list[str]:
@@ -57,7 +58,8 @@ def test_every_fault_is_named_and_nothing_else(depth):
     rows = []
     for name, fault in FAULTS.items():
         if depth >= fault.depth:
-            events, _ = small_loop(0, depth).run(fault.build)
+            # The drafter's witness is most of the time; at D=3 it is there for every fault, to accuse none of them.
+            events, _ = small_loop(0, depth).run(fault.build, witness=depth == 3 or fault.finding in OF_THE_DRAFTER)
             rows.append((f"{name}, D={depth}", fault.finding, " ".join(ids(diagnose_trace(events)))))
     print_table(rows)
     assert all(expected == given for _, expected, given in rows)
@@ -80,7 +82,7 @@ def twelve_sequences() -> Loop:
     generator = torch.Generator().manual_seed(1)
     lengths = torch.randint(3, 9, (12,), generator=generator).tolist()
     prompts = [torch.randint(0, 67, (length,), generator=generator) for length in lengths]
-    return dataclasses.replace(small_loop(0, 3), prompts=prompts)
+    return dataclasses.replace(small_loop(0, 3), prompts=prompts, new_tokens=16)
 
 
 @pytest.mark.parametrize(

@@ -39,7 +39,9 @@ def watch_states(
         nonlocal rows
         state = state.reshape(-1, state.shape[-1])
         rows = state.shape[0]
-        seen[name] = state[sampled_rows(rows)].detach().clone()
+        sampled = sampled_rows(rows)
+        # Copied: later layers of some models change the stream in place.
+        seen[name] = (state if len(sampled) == rows else state[sampled]).detach().clone()
 
     def first(output: torch.Tensor | tuple) -> torch.Tensor:
         return output if isinstance(output, torch.Tensor) else output[0]
