@@ -1,4 +1,4 @@
-"""The command line: `eagle3-ext demo | generate | doctor | bench`, each with --help and, where there are numbers, --json FILE."""
+"""The command line: `eagle3-ext demo | generate | doctor | bench`, each with --help and --json FILE."""
 
 from __future__ import annotations
 
