@@ -256,7 +256,8 @@ def vllm_line(*positions: float) -> str:
     return (
         f"INFO [metrics.py:100] SpecDecoding metrics: Mean acceptance length: {1 + sum(positions):.2f}, Accepted "
         f"throughput: 9.00 tokens/s, Drafted throughput: 20.00 tokens/s, Accepted: {accepted} tokens, "
-        f"Drafted: {drafted} tokens, Per-position acceptance rate: {shown}, Avg Draft acceptance rate: {100 * accepted / drafted:.1f}%\n"
+        f"Drafted: {drafted} tokens, Per-position acceptance rate: {shown}, "
+        f"Avg Draft acceptance rate: {100 * accepted / drafted:.1f}%\n"
     )
 
 

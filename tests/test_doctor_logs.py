@@ -47,7 +47,8 @@ LLAMA = (
 )
 DEBUG = (
     "[2026-02-01 10:00:00 TP3] EAGLE3_DEBUG[eagle3] input: hs_shape=torch.Size([1, 7168]), "
-    "embed_shape=torch.Size([1, 7168]), hs_norm=131.0000, hs_first5=[0.0123, -1.5, 2e-05, 0.25, -0.0625], embed_norm=1.2422\n"
+    "embed_shape=torch.Size([1, 7168]), hs_norm=131.0000, hs_first5=[0.0123, -1.5, 2e-05, 0.25, -0.0625], "
+    "embed_norm=1.2422\n"
 )
 WHOLE = (VLLM_NOW, VLLM_BETWEEN, VLLM_EARLIER, VLLM_FIRST, SGLANG, LLAMA, DEBUG)
 
