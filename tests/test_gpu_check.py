@@ -21,8 +21,8 @@ from eagle3_ext import ops
 
 ROOT = Path(__file__).parents[1]
 sys.path.insert(0, str(ROOT / "tools"))
-from gpu_check import __main__ as command  # noqa: E402
-from gpu_check import cupy, devices, graphs, large, steps, workload  # noqa: E402
+from gpu_check import __main__ as command
+from gpu_check import cupy, devices, graphs, large, steps, workload
 
 
 @pytest.fixture
@@ -146,7 +146,9 @@ def test_the_workload_has_every_op_and_dtype(emulated):
 
 
 def ops_of_the_package() -> list[str]:
-    names = (name.partition("::")[2] for name in torch._C._dispatch_get_all_op_names() if name.startswith("eagle3_ext::"))
+    names = (
+        name.partition("::")[2] for name in torch._C._dispatch_get_all_op_names() if name.startswith("eagle3_ext::")
+    )
     return [name.partition(".")[0] for name in names]
 
 

@@ -1,8 +1,8 @@
 """One harness for every speed this project claims: ours and a peer side by side in one run.
 
-Each row alternates ours and the peer, so that a machine that changes its speed changes it for both; medians are reported
-and `ratio` is the median of the pairwise peer/ours. Peers are what a user would write without this package. `cpu.py` holds
-the CPU's rows, `gpu.py` the GPU's.
+Each row alternates ours and the peer, so that a machine that changes its speed changes it for both; medians are
+reported and `ratio` is the median of the pairwise peer/ours. Peers are what a user would write without this package.
+`cpu.py` holds the CPU's rows, `gpu.py` the GPU's.
 """
 
 from __future__ import annotations
@@ -30,7 +30,9 @@ def machine() -> dict[str, object]:
     model = platform.processor() or platform.machine()
     cpuinfo = Path("/proc/cpuinfo")
     if cpuinfo.is_file():
-        names = [line.split(":", 1)[1].strip() for line in cpuinfo.read_text().splitlines() if line.startswith("model name")]
+        names = [
+            line.split(":", 1)[1].strip() for line in cpuinfo.read_text().splitlines() if line.startswith("model name")
+        ]
         model = names[0] if names else model
     return {
         "cpu": model,
@@ -46,8 +48,8 @@ def run(only: str = "", repeats: int = 15, device: str = "cpu", dry: bool = Fals
 
     `dry` runs the GPU's groups at tiny sizes on the CPU, to try the code: its numbers mean nothing.
 
-    Raises ValueError for another device, for a GPU that is not there, for a dry run of the CPU's groups and when no group
-    is named like `only`.
+    Raises ValueError for another device, for a GPU that is not there, for a dry run of the CPU's groups and when no
+    group is named like `only`.
     """
     chosen = {name: group for name, group in _groups(device, dry).items() if only in name}
     if not chosen:

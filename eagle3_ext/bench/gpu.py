@@ -17,7 +17,7 @@ from .measure import Meter, medians, paired, row
 
 INNER = 20  # calls between two events, and in one graph: an event alone takes as long as a small kernel
 
-# fc, the embedding and the head's vocabulary included; h, i, heads, V of the published drafters.
+# The sizes of published drafters.
 DRAFTERS = {
     "Llama-3.1-8B": DrafterConfig(
         hidden_size=4096,
@@ -93,7 +93,9 @@ def _case_rows(meter: Meter, sizes: Sizes, case: OpCase, repeats: int) -> list[d
     """A row per peer and, for a small case, per way of launching: from Python, and as one CUDA graph."""
     peers = {"eager": case.peer}
     if case.compiles:
-        peers["torch.compile"] = torch.compile(case.peer, dynamic=False, backend="inductor" if meter.on_gpu else "eager")
+        peers["torch.compile"] = torch.compile(
+            case.peer, dynamic=False, backend="inductor" if meter.on_gpu else "eager"
+        )
     percent = partial(_percent_of_copy, meter, case.moved, repeats) if case.large else lambda _: None
     make_row = partial(row, case.name, dtype=str(sizes.dtype)[6:], bytes_moved=case.moved, device=meter.device.type)
     counts = meter.counts(case.ours)
@@ -145,7 +147,7 @@ def step_bytes(config: DrafterConfig, element_size: int = 2) -> int:
 
 
 def draft_step_rows(meter: Meter, repeats: int, context: int = 1024) -> list[dict[str, object]]:
-    """One draft step, (draft(9) - draft(1)) / 8, of one sequence, without and with CUDA graphs, against plain PyTorch."""
+    """One draft step of one sequence, (draft(9) - draft(1)) / 8, without and with CUDA graphs, against plain PyTorch."""
     rows = []
     for name, config in DRAFTERS.items():
         if not meter.on_gpu:

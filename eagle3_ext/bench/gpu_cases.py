@@ -173,7 +173,11 @@ def draft_input(s: Sizes) -> list[OpCase]:
 
 def rope_append(s: Sizes) -> list[OpCase]:
     rows, width = s.few, (s.heads + 2 * s.kv_heads) * s.head_dim
-    qkv, positions, slots = s.floats(rows, width), s.integers(s.draft_context, rows), torch.arange(rows, device=s.device)
+    qkv, positions, slots = (
+        s.floats(rows, width),
+        s.integers(s.draft_context, rows),
+        torch.arange(rows, device=s.device),
+    )
     k_cache, v_cache = (s.floats(s.draft_context, s.kv_heads, s.head_dim) for _ in range(2))
     cos_sin = rope_table(10000.0, s.head_dim, s.draft_context).to(s.device)
 
@@ -196,7 +200,7 @@ def rope_append(s: Sizes) -> list[OpCase]:
 
 
 def draft_attention(s: Sizes) -> list[OpCase]:
-    """One query per sequence, caches of one length: the form of a draft step that scaled_dot_product_attention has too."""
+    """One query per sequence and caches of one length: what scaled_dot_product_attention can do, too."""
     batch, length = s.few, s.draft_context
     q = s.floats(batch, s.heads, s.head_dim)
     k_cache, v_cache = (s.floats(batch * length, s.kv_heads, s.head_dim) for _ in range(2))

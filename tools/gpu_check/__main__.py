@@ -30,7 +30,9 @@ def table(results: list[steps.Result]) -> str:
     lines = [("step", "result", "seconds", "note")]
     lines += [(result.step, result.result, f"{result.seconds:.0f}", result.note) for result in results]
     widths = [max(len(line[column]) for line in lines) for column in range(3)]
-    return "\n".join(f"{a:<{widths[0]}}  {b:<{widths[1]}}  {c:>{widths[2]}}  {note}".rstrip() for a, b, c, note in lines)
+    return "\n".join(
+        f"{a:<{widths[0]}}  {b:<{widths[1]}}  {c:>{widths[2]}}  {note}".rstrip() for a, b, c, note in lines
+    )
 
 
 def main(arguments: list[str]) -> int:

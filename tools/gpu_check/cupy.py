@@ -15,7 +15,10 @@ from eagle3_ext import ops
 from .devices import Findings, main, require
 
 # rows, source rows, states, width; the last is Kimi-K2.5's
-GATHERS = {"simt": ((0, 3, 3, 7), (7, 5, 3, 46), (9, 16, 2, 48)), "cuda": ((0, 3, 3, 7), (83, 50, 3, 3421), (4097, 8192, 3, 7168))}
+GATHERS = {
+    "simt": ((0, 3, 3, 7), (7, 5, 3, 46), (9, 16, 2, 48)),
+    "cuda": ((0, 3, 3, 7), (83, 50, 3, 3421), (4097, 8192, 3, 7168)),
+}
 LOGITS = {"simt": ((3, 100), (2, 1027)), "cuda": ((7, 1027), (64, 32000), (256, 163840))}
 DTYPES = (torch.float32, torch.bfloat16, torch.float16)
 
@@ -33,7 +36,7 @@ def gathered(xp, states: list[Tensor], rows: Tensor):
 
 
 def first_best(xp, logits: Tensor):
-    """Index of the first maximum; NaN counts as -inf. argmax is avoided: which of two equals it gives is not promised."""
+    """Index of the first maximum, NaN as -inf. Not by argmax: which of two equals that gives is not promised."""
     values = xp.from_dlpack(logits.float())  # exact, and again a dtype that every library has
     values = xp.where(xp.isnan(values), -xp.inf, values)
     columns = xp.arange(values.shape[1])

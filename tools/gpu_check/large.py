@@ -37,7 +37,9 @@ def check_gather_writes(device: str, limit: int, width: int) -> str:
     joined = torch.cat(states, dim=1)
     for begin in range(0, rows, 4096):  # in parts, to compare without a second copy of the whole
         part = slice(begin, min(rows, begin + 4096))
-        require(torch.equal(out[part], joined[index[part]]), f"gather_concat wrote wrong rows {part.start}..{part.stop}")
+        require(
+            torch.equal(out[part], joined[index[part]]), f"gather_concat wrote wrong rows {part.start}..{part.stop}"
+        )
     return f"writes of {out.numel():,} elements"
 
 

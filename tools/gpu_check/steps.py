@@ -82,7 +82,7 @@ def _knows_backends(path: Path) -> bool:
 
 
 def sanitizer(options: argparse.Namespace, folder: Path) -> list[Command]:
-    """A few cases of every op under each tool; on the emulator once, as it is: `make test-sanitize` is its sanitizer."""
+    """A few cases of every op under each tool; on the emulator once, whose sanitizers are `make test-sanitize`."""
     workload = _module("workload", options)
     if options.backend == "simt":
         return [Command(workload)]
