@@ -59,8 +59,8 @@ print("compared:", ", ".join(computing))
 
 # %% [markdown]
 # ## Every op, in float32, bfloat16 and float16, in contiguous, strided and misaligned memory
-# The largest error of a case is divided by its bound: 1 is the limit. The bounds are those of `tests/test_ops.py`, which
-# is what runs here.
+# The largest error of a case is divided by its bound: 1 is the limit. The bounds are those of `tests/test_ops.py`,
+# which is what runs here.
 
 # %%
 cases = {op: equivalence.some_cases(op, CASES) for op in equivalence.TESTS}
@@ -100,8 +100,8 @@ else:
 
 # %% [markdown]
 # ## What nvcc made of the kernels
-# The machine-code budget that `tests/test_codegen.py` holds the module to: registers per architecture, measured/allowed,
-# and what must be moved 128 bits at a time. Nothing may spill or use local memory.
+# The machine-code budget that `tests/test_codegen.py` holds the module to: registers per architecture,
+# measured/allowed, and what must be moved 128 bits at a time. Nothing may spill or use local memory.
 
 # %%
 kernels, why_none = codegen_table.read_module()

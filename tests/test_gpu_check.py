@@ -118,14 +118,26 @@ def test_tests_step_selects_a_backend_and_wants_some_to_pass(options, tmp_path, 
 
 def test_sanitizer_runs_the_workload_under_each_tool(options, tmp_path, monkeypatch):
     program = tmp_path / "compute-sanitizer"
-    program.write_text('#!/bin/sh\ncase "$1" in --tool=racecheck) echo a race; exit 1;; esac\necho "$1"\n')
+    program.write_text(
+        '#!/bin/sh\ncase "$* " in *racecheck*) echo a race; exit 1;; *plant*) exit 1;; esac\necho "$1"\n'
+    )
     program.chmod(0o755)
     monkeypatch.setenv("PATH", f"{tmp_path}{os.pathsep}{os.environ['PATH']}")
-    commands = steps.sanitizer(options, tmp_path)
+    planted, *commands = steps.sanitizer(options, tmp_path)
+    assert planted.must_fail and planted.line[-2:] == ["gpu_check.workload", "plant"]
     assert [line.line[1] for line in commands] == [f"--tool={tool}" for tool in steps.SANITIZER_TOOLS]
     assert all(line.line[-3:] == ["gpu_check.workload", "--backend", "cuda"] for line in commands)
     result = steps.run("sanitizer", options, io.StringIO())
     assert (result.result, result.note) == ("FAILED", "a race")
+    program.write_text("#!/bin/sh\n")  # one that sees nothing
+    result = steps.run("sanitizer", options, io.StringIO())
+    assert (result.result, result.note) == ("FAILED", "a planted fault was not seen")
+
+
+def test_a_tensor_past_the_end_has_its_address_and_another_size():
+    whole = torch.arange(16.0)
+    longer = workload.past_the_end(whole[2:4], 10)
+    assert longer.data_ptr() == whole[2:].data_ptr() and longer.tolist() == whole[2:12].tolist()
 
 
 def test_sanitizer_without_the_program_says_so(options, monkeypatch):

@@ -5,8 +5,8 @@
 #   tools/gpu_check.sh [--backend cuda|simt] [--out FOLDER] [--tests EXPRESSION] [STEP...]
 #
 # The steps are build, tests, cupy, sanitizer, graphs, large and bench; without names all run, in that order. --backend
-# simt runs them on the emulator of tests/simt instead of a GPU, at small sizes; its numbers mean nothing. --tests narrows
-# the tests step, as pytest's -k does. FOLDER (default build/gpu_check) gets summary.json, bench.json and log.txt.
+# simt runs them on the emulator of tests/simt instead of a GPU, at small sizes; its numbers mean nothing. --tests
+# narrows the tests step, as pytest's -k does. FOLDER (default build/gpu_check) gets summary.json, bench.json, log.txt.
 #
 # Nothing is downloaded. The machine must have, and PYTHON (default python3) must see:
 #   always      torch 2.11 or newer, numpy, safetensors, pytest; for cuda a CUDA build of torch and a GPU
@@ -15,8 +15,8 @@
 #   cupy        cupy-cuda13x (or the one for the CUDA at hand)
 #   sanitizer   compute-sanitizer of the CUDA toolkit, in PATH or CUDA_HOME/bin
 #   bench       rich, transformers
-# What a step lacks is said in its line of the table, and counts as a failure of that step alone. For a machine without a
-# network, `pip download` what it lacks elsewhere and `pip install --no-index --find-links FOLDER` it there. The step
+# What a step lacks is said in its line of the table, and counts as a failure of that step alone. For a machine without
+# a network, `pip download` what it lacks elsewhere and `pip install --no-index --find-links FOLDER` it there. The step
 # build builds in the source folder (setup.py build_ext --inplace), so the package itself need not be installed.
 set -euo pipefail
 root="$(cd "$(dirname "$0")/.." && pwd)"

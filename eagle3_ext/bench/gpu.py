@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
+import shutil
 import subprocess
 from collections.abc import Callable
 from functools import partial
@@ -62,20 +63,27 @@ def card() -> dict[str, object] | None:
         return None
     properties = torch.cuda.get_device_properties(0)
     clock, width = (getattr(properties, name, None) for name in ("memory_clock_rate", "memory_bus_width"))
-    query = ["nvidia-smi", "--query-gpu=driver_version", "--format=csv,noheader", "--id=0"]
     source = torch.ones(1 << 28, device="cuda")  # 1 GiB: far past any L2
     target = torch.empty_like(source)
     copy_us, _, _ = paired(lambda: target.copy_(source), lambda: None, 10, meter=Meter("cuda"))
     return {
         "chip": properties.name,
         "compute_capability": f"{properties.major}.{properties.minor}",
-        "driver": subprocess.run(query, capture_output=True, text=True).stdout.strip() or None,
+        "driver": _driver(),
         "torch_cuda": torch.version.cuda,
         "memory_gib": round(properties.total_memory / 2**30, 1),
         "l2_mib": round(properties.L2_cache_size / 2**20, 1),
         "nominal_gbs": clock and width and round(2 * clock * 1e3 * width / 8 / 1e9),  # two transfers per clock
         "copy_gbs": round(2 * source.nbytes / copy_us / 1e3),
     }
+
+
+def _driver() -> str | None:
+    program = shutil.which("nvidia-smi")
+    if program is None:
+        return None
+    query = [program, "--query-gpu=driver_version", "--format=csv,noheader", "--id=0"]
+    return subprocess.run(query, capture_output=True, text=True).stdout.strip() or None
 
 
 def groups(dry: bool) -> dict[str, Callable[[int], list[dict[str, object]]]]:
@@ -147,7 +155,7 @@ def step_bytes(config: DrafterConfig, element_size: int = 2) -> int:
 
 
 def draft_step_rows(meter: Meter, repeats: int, context: int = 1024) -> list[dict[str, object]]:
-    """One draft step of one sequence, (draft(9) - draft(1)) / 8, without and with CUDA graphs, against plain PyTorch."""
+    """One draft step of one sequence, (draft(9) - draft(1)) / 8, with and without CUDA graphs, and plain PyTorch."""
     rows = []
     for name, config in DRAFTERS.items():
         if not meter.on_gpu:

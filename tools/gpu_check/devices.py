@@ -35,7 +35,7 @@ def on(backend: str) -> Iterator[str]:
 
 
 def main(step: Callable[[str, str], Findings], description: str | None) -> None:
-    """Runs step(backend, device), prints those of its findings that fit a line and writes all; exits 1 on a failed check."""
+    """Runs step(backend, device), prints what of its findings fits a line and writes all; exits 1 on a failed check."""
     parser = argparse.ArgumentParser(description=description)
     parser.add_argument("--backend", choices=("cuda", "simt"), required=True)
     parser.add_argument("--json", type=Path)

@@ -27,11 +27,15 @@ SANITIZER_TOOLS = ("memcheck", "racecheck", "initcheck", "synccheck")
 
 @dataclasses.dataclass
 class Command:
-    """A command line with what it needs of the environment; `report` is a JSON file that it writes."""
+    """A command line with what it needs of the environment; `report` is a JSON file that it writes.
+
+    One that `must_fail` carries a planted fault: if it ends well, what should have seen the fault is blind.
+    """
 
     line: list[str]
     environment: dict[str, str] = dataclasses.field(default_factory=dict)
     report: Path | None = None
+    must_fail: bool = False
 
 
 @dataclasses.dataclass
@@ -92,8 +96,12 @@ def sanitizer(options: argparse.Namespace, folder: Path) -> list[Command]:
         raise CannotRun("compute-sanitizer is neither in PATH nor in CUDA_HOME/bin")
     # torch's pool would hide an access beside a tensor; other people's kernels are not what is checked here.
     environment = {"PYTORCH_NO_CUDA_MEMORY_CACHING": "1"}
-    flags = ["--error-exitcode=1", "--kernel-regex", "kns=eagle3", "--target-processes=application-only"]
-    return [Command([program, f"--tool={tool}", *flags, *workload], environment) for tool in SANITIZER_TOOLS]
+    flags = ["--error-exitcode=1", "--kernel-name", "kns=eagle3", "--target-processes=application-only"]
+    planted = [sys.executable, "-m", "gpu_check.workload", "plant"]
+    return [
+        Command([program, "--tool=memcheck", *flags, *planted], environment, must_fail=True),
+        *(Command([program, f"--tool={tool}", *flags, *workload], environment) for tool in SANITIZER_TOOLS),
+    ]
 
 
 def _module(name: str, options: argparse.Namespace, *more: str) -> list[str]:
@@ -136,6 +144,9 @@ def run(name: str, options: argparse.Namespace, log: TextIO) -> Result:
                 if command.report and command.report.is_file() and name != "bench":
                     result.details.append(json.loads(command.report.read_text()))
                 result.result = {0: PASSED, SKIP_STATUS: SKIPPED}.get(status, FAILED)
+                if command.must_fail and status is not None:
+                    result.result = FAILED if status == 0 else PASSED
+                    result.note = "a planted fault was not seen" if status == 0 else ""
                 if status is None:
                     result.note = f"stopped after its {limit} s"
                 if result.result == FAILED:

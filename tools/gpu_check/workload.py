@@ -1,6 +1,12 @@
-"""A few cases of every op and two rounds of a small drafter: what compute-sanitizer watches, which makes it slow."""
+"""A few cases of every op and two rounds of a small drafter: what compute-sanitizer watches, which makes it slow.
+
+As `python -m gpu_check.workload plant` it reads past the end of a tensor instead: a sanitizer that stays silent then
+does not watch the kernels.
+"""
 
 from __future__ import annotations
+
+import sys
 
 import torch
 from backends import copied
@@ -28,6 +34,20 @@ def _elements(case: Case) -> int:
     return sum(value.numel() for value in case.inputs().values() if isinstance(value, torch.Tensor))
 
 
+def past_the_end(tensor: torch.Tensor, elements: int) -> torch.Tensor:
+    """[elements] at the address of the contiguous `tensor`, whatever its own size. torch itself refuses to make one."""
+    size = elements * tensor.element_size()
+    storage = torch._C._construct_storage_from_data_pointer(tensor.data_ptr(), tensor.device, size)
+    return tensor.new_empty(0).set_(storage, 0, (elements,), (1,))
+
+
+def plant(device: str) -> None:
+    """One launch that reads 64 KiB from a tensor of 1 KiB; the rest of its page is mapped, so nothing else happens."""
+    short = torch.zeros(256, device=device)
+    ops.silu_mul(past_the_end(short, 16384)[None])
+    torch.cuda.synchronize()
+
+
 def run(backend: str, device: str) -> Findings:
     cases = chosen()
     for case in cases:
@@ -40,4 +60,7 @@ def run(backend: str, device: str) -> Findings:
 
 
 if __name__ == "__main__":
-    main(run, __doc__)
+    if sys.argv[1:] == ["plant"]:
+        plant("cuda")
+    else:
+        main(run, __doc__)
