@@ -11,10 +11,9 @@
 # Nothing is downloaded. The machine must have, and PYTHON (default python3) must see:
 #   always      torch 2.11 or newer, numpy, safetensors, pytest; for cuda a CUDA build of torch and a GPU
 #   build       nvcc of torch's CUDA version, a C++20 compiler, cmake >= 3.26, ninja, pybind11, setuptools >= 77
-#   tests       hypothesis, transformers
 #   cupy        cupy-cuda13x (or the one for the CUDA at hand)
 #   sanitizer   compute-sanitizer of the CUDA toolkit, in PATH or CUDA_HOME/bin
-#   bench       rich, transformers
+#   bench       rich
 # What a step lacks is said in its line of the table, and counts as a failure of that step alone. For a machine without
 # a network, `pip download` what it lacks elsewhere and `pip install --no-index --find-links FOLDER` it there. The step
 # build builds in the source folder (setup.py build_ext --inplace), so the package itself need not be installed.
