@@ -167,6 +167,8 @@ def doctor(
 def bench(
     only: Annotated[str, typer.Option(help="run the rows whose name contains this")] = "",
     repeats: Annotated[int, typer.Option(min=3, help="interleaved pairs per row; medians are reported")] = 15,
+    device: Annotated[str, typer.Option(help="cpu or cuda: each has its own rows")] = "cpu",
+    dry: Annotated[bool, typer.Option("--dry", help="try the rows of cuda at tiny sizes on the CPU")] = False,
     json_file: JsonFile = None,
 ) -> None:
     """Time the native ops, the drafter and the decode loop against their peers, side by side in one run."""
@@ -175,7 +177,10 @@ def bench(
 
     from . import bench as bench_module
 
-    report = bench_module.run(only=only, repeats=repeats)
+    try:
+        report = bench_module.run(only=only, repeats=repeats, device=device, dry=dry)
+    except ValueError as error:
+        raise typer.BadParameter(str(error)) from error
     bench_module.print_report(report, Console())
     if json_file is not None:
         json_file.write_text(json.dumps(report, indent=2) + "\n")

@@ -6,6 +6,7 @@ into the inputs and returns the results on the CPU, so that one test body compar
 
 from __future__ import annotations
 
+import importlib.util
 import os
 import sys
 from collections.abc import Callable, Iterator
@@ -68,6 +69,24 @@ def emulated_ops() -> Iterator[None]:
         yield
     finally:
         ops._native = native
+
+
+@contextmanager
+def emulated_drafter() -> Iterator[None]:
+    """Inside, `Drafter` runs the emulated CUDA kernels, and the host reads no index, as on a GPU."""
+    import eagle3_ext.drafter
+
+    load_simt()
+    spec = importlib.util.spec_from_file_location("_simt", SIMT_LIBRARY)
+    module = importlib.util.module_from_spec(spec)
+    spec.loader.exec_module(module)
+    native, eagle3_ext.drafter._C = eagle3_ext.drafter._C, module
+    torch.ops.eagle3_simt._read_values(False)
+    try:
+        yield
+    finally:
+        eagle3_ext.drafter._C = native
+        torch.ops.eagle3_simt._read_values(True)
 
 
 def load_simt() -> None:

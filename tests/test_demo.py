@@ -9,7 +9,7 @@ from typer.testing import CliRunner
 
 from embedded import needs_target
 
-from eagle3_ext import bench, demo
+from eagle3_ext import demo
 from eagle3_ext.cli import app
 
 KEYS = {
@@ -65,12 +65,3 @@ def test_bad_arguments_are_refused_before_work(arguments, words, monkeypatch):
     monkeypatch.setattr(demo.EmbeddedSetup, "load", no_work)
     result = CliRunner().invoke(app, arguments)
     assert result.exit_code == 2 and words in result.output
-
-
-def test_benchmark_rows_have_the_promised_keys():
-    measured = bench.paired(lambda: None, lambda: None, repeats=3)
-    row = bench._row("op", "case", "bfloat16", measured, "peer", 10, 50.0)
-    promised = {"name", "case", "dtype", "device", "ours_us", "peer", "peer_us", "ratio", "bytes", "percent_of_copy"}
-    assert promised <= set(row)
-    with pytest.raises(ValueError, match="no benchmark named like 'nothing'"):
-        bench.run(only="nothing")

@@ -1,79 +1,20 @@
-"""One harness for every speed this project claims: ours and a peer side by side in one run.
+"""The CPU's rows: peers are what a user would write without this package, on the same inputs, dtype and thread count.
 
-Each row alternates ours and the peer, so that a machine that changes its speed changes it for both; medians are reported
-and `ratio` is the median of the pairwise peer/ours. Peers are what a user would write without this package, on the same
-inputs, dtype and thread count. Inputs cycle through copies larger than the caches where bandwidth is the point.
+Inputs cycle through copies larger than the caches where bandwidth is the point.
 """
 
 from __future__ import annotations
 
-import os
-import platform
 import statistics
 import time
-from collections.abc import Callable
-from pathlib import Path
 
 import torch
 import torch.nn.functional as F
-from rich.console import Console
-from rich.progress import Progress
-from rich.table import Table
 
-from . import build_info, ops
+from .. import ops
+from .measure import HOST, medians, paired, row
 
 KIMI_HIDDEN, KIMI_STATES = 7168, 3
-
-
-def machine() -> dict[str, object]:
-    """What the numbers were measured on, and how busy it was."""
-    model = platform.processor() or platform.machine()
-    cpuinfo = Path("/proc/cpuinfo")
-    if cpuinfo.is_file():
-        names = [line.split(":", 1)[1].strip() for line in cpuinfo.read_text().splitlines() if line.startswith("model name")]
-        model = names[0] if names else model
-    return {
-        "cpu": model,
-        "cores": os.cpu_count(),
-        "load_average": [round(load, 2) for load in os.getloadavg()],
-        "date": time.strftime("%Y-%m-%d"),
-        **build_info(),
-    }
-
-
-def _seconds(call: Callable[[], object]) -> float:
-    start = time.perf_counter()
-    call()
-    return time.perf_counter() - start
-
-
-def paired(ours: Callable[[], object], peer: Callable[[], object], repeats: int, inner: int = 1) -> tuple[float, float, float]:
-    """Medians of ours and the peer in microseconds per call, and the median pairwise ratio peer/ours."""
-    ours(), peer()
-    times: list[tuple[float, float]] = []
-    for _ in range(repeats):
-        a = _seconds(lambda: [ours() for _ in range(inner)]) / inner
-        b = _seconds(lambda: [peer() for _ in range(inner)]) / inner
-        times.append((a, b))
-    median = statistics.median
-    return median(a for a, _ in times) * 1e6, median(b for _, b in times) * 1e6, median(b / a for a, b in times)
-
-
-def _row(name, case, dtype, measured, peer, bytes_moved=None, percent_of_copy=None, **extra) -> dict[str, object]:
-    ours_us, peer_us, ratio = measured
-    return {
-        "name": name,
-        "case": case,
-        "dtype": dtype,
-        "device": "cpu",
-        "ours_us": round(ours_us, 2),
-        "peer": peer,
-        "peer_us": round(peer_us, 2),
-        "ratio": round(ratio, 3),
-        "bytes": bytes_moved,
-        "percent_of_copy": percent_of_copy and round(percent_of_copy, 1),
-        **extra,
-    }
 
 
 def gather_concat_rows(repeats: int) -> list[dict[str, object]]:
@@ -81,7 +22,7 @@ def gather_concat_rows(repeats: int) -> list[dict[str, object]]:
     # A decode loop keeps its buffers, a first draft of one allocates each time: both, and for both sides alike. Past
     # the cache only buffers, because page faults would time the operating system.
     sizes = ((8, False), (8, True), (8192, True))
-    return [row for rows, keeps_buffers in sizes for row in _gather_concat_pair(rows, keeps_buffers, repeats)]
+    return [line for rows, keeps_buffers in sizes for line in _gather_concat_pair(rows, keeps_buffers, repeats)]
 
 
 def _gather_concat_pair(rows: int, keeps_buffers: bool, repeats: int) -> list[dict[str, object]]:
@@ -112,7 +53,7 @@ def _gather_concat_pair(rows: int, keeps_buffers: bool, repeats: int) -> list[di
         measured = paired(lambda: ops.gather_concat(argument, index, **reuse), peer, repeats, inner)
         case = f"{form}, {rows} rows x {shape}, {where}"
         percent = 100 * copy_us / measured[0]
-        measured_rows.append(_row("gather_concat", case, "bfloat16", measured, peer_name, moved, percent))
+        measured_rows.append(row("gather_concat", case, "bfloat16", measured, peer_name, moved, percent))
     return measured_rows
 
 
@@ -126,13 +67,13 @@ def skinny_linear_rows(repeats: int) -> list[dict[str, object]]:
         measured = paired(lambda: ops.skinny_linear(x, weight), lambda: F.linear(x, weight), max(3, repeats // 2))
         case = f"{m} rows, weight [{KIMI_HIDDEN}, {KIMI_STATES * KIMI_HIDDEN}]"
         gbs = round(moved / measured[0] / 1e3, 2)
-        rows_out.append(_row("skinny_linear", case, "bfloat16", measured, "F.linear", moved, gigabytes_per_s=gbs))
+        rows_out.append(row("skinny_linear", case, "bfloat16", measured, "F.linear", moved, gigabytes_per_s=gbs))
     return rows_out
 
 
 def draft_step_rows(repeats: int) -> list[dict[str, object]]:
     """One draft step of the embedded drafter: (draft(9) - draft(1)) / 8, natively and in plain PyTorch."""
-    from . import demo, reference
+    from .. import demo, reference
 
     torch.set_num_threads(1)
     setup = demo.EmbeddedSetup.load()
@@ -146,33 +87,32 @@ def draft_step_rows(repeats: int) -> list[dict[str, object]]:
     def ours(count: int) -> float:
         setup.drafter.reset()
         setup.drafter.extend(features, tokens, positions, offsets)
-        return _seconds(lambda: setup.drafter.draft(count))
+        return HOST.seconds(lambda: setup.drafter.draft(count))
 
     def peer(count: int) -> float:
         plain.reset()
         plain.extend(features, tokens, positions)
-        return _seconds(lambda: plain.draft(count))
+        return HOST.seconds(lambda: plain.draft(count))
 
     pairs = []
     with torch.inference_mode():
         for _ in range(repeats + 1):
             pairs.append(tuple((side(9) - side(1)) / 8 for side in (ours, peer)))
     pairs = pairs[1:]
-    median = statistics.median
-    measured = median(a for a, _ in pairs) * 1e6, median(b for _, b in pairs) * 1e6, median(b / a for a, b in pairs)
+    measured = medians(pairs)
     step_weights = [w for name, w in weights.items() if w.is_floating_point() and w.dim() == 2 and not name.startswith("fc.")]
     moved = sum(w.numel() * w.element_size() for w in step_weights)
     buffer = torch.ones(moved // 4)
     read_us, _, _ = paired(lambda: buffer.sum(), lambda: None, repeats)
     percent = round(100 * read_us / measured[0], 1)
-    return [_row("draft_step", "SmolLM2 drafter, 1 row", "bfloat16", measured, "plain PyTorch", moved, percent_of_read=percent)]
+    return [row("draft_step", "SmolLM2 drafter, 1 row", "bfloat16", measured, "plain PyTorch", moved, percent_of_read=percent)]
 
 
 def end_to_end_rows(repeats: int) -> list[dict[str, object]]:
     """Tokens of the demo's prompts: eagle3 and the fault against the faster of two ways of plain decoding."""
-    from . import demo
-    from .decoder import SpeculativeDecoder, greedy_decode
-    from .drafter import Drafter
+    from .. import demo
+    from ..decoder import SpeculativeDecoder, greedy_decode
+    from ..drafter import Drafter
 
     setup = demo.EmbeddedSetup.load()
     torch.set_num_threads(demo.choose_threads(setup))
@@ -204,7 +144,7 @@ def end_to_end_rows(repeats: int) -> list[dict[str, object]]:
         ratio = statistics.median(p / o for p, o in zip(per_token[best], per_token[mode]))
         measured = median[mode] * 1e6, median[best] * 1e6, ratio
         case = f"{mode}, D=3, {len(prompts)} prompts x {new_tokens} tokens, per token, prefill included"
-        rows.append(_row("end_to_end", case, "bfloat16", measured, best, threads=torch.get_num_threads()))
+        rows.append(row("end_to_end", case, "bfloat16", measured, best, threads=torch.get_num_threads()))
     return rows
 
 
@@ -214,36 +154,3 @@ GROUPS = {
     "draft_step": draft_step_rows,
     "end_to_end": end_to_end_rows,
 }
-
-
-def run(only: str = "", repeats: int = 15) -> dict[str, object]:
-    """Runs the groups whose name contains `only`; ValueError when there is none. Leaves the thread count as it found it."""
-    from .demo import benchmark_lock
-
-    chosen = {name: group for name, group in GROUPS.items() if only in name}
-    if not chosen:
-        raise ValueError(f"no benchmark named like {only!r}; there are {', '.join(GROUPS)}")
-    threads, rows = torch.get_num_threads(), []
-    torch.manual_seed(0)
-    report = {"machine": machine(), "rows": rows}
-    try:
-        with benchmark_lock(), Progress(console=Console(stderr=True), transient=True) as progress:
-            task = progress.add_task("benchmarks", total=len(chosen))
-            for name, group in chosen.items():
-                progress.update(task, description=name)
-                rows.extend(group(repeats))
-                progress.advance(task)
-    finally:
-        torch.set_num_threads(threads)
-    return report
-
-
-def print_report(report: dict[str, object], console: Console) -> None:
-    table = Table(title=f"{report['machine']['cpu']}, {report['machine']['cores']} cores")
-    for column in ("op", "case", "ours us", "peer", "peer us", "ratio", "% of copy", "% of read"):
-        table.add_column(column)
-    for row in report["rows"]:
-        shown = [row["name"], row["case"], row["ours_us"], row["peer"], row["peer_us"], row["ratio"]]
-        shown += [row["percent_of_copy"] or "-", row.get("percent_of_read", "-")]
-        table.add_row(*map(str, shown))
-    console.print(table)

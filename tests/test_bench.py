@@ -1,0 +1,86 @@
+"""The benchmark harness: its rows, its counting, and the GPU's rows tried at tiny sizes on the CPU."""
+
+from __future__ import annotations
+
+import json
+
+import pytest
+import torch
+from typer.testing import CliRunner
+
+from eagle3_ext import bench
+from eagle3_ext.bench import gpu, measure
+from eagle3_ext.bench.gpu_cases import CASES, DRY, Sizes
+from eagle3_ext.cli import app
+
+PROMISED = {"name", "case", "dtype", "device", "ours_us", "peer", "peer_us", "ratio", "bytes", "percent_of_copy"}
+
+
+def test_a_row_has_the_promised_keys():
+    measured = bench.paired(lambda: None, lambda: None, repeats=3)
+    assert PROMISED <= set(bench.row("op", "case", "bfloat16", measured, "peer", 10, 50.0))
+
+
+@pytest.mark.parametrize(
+    ("arguments", "words"),
+    [
+        ({"only": "nothing"}, "no benchmark named like 'nothing'"),
+        ({"only": "nothing", "device": "cuda", "dry": True}, "draft_step"),
+        ({"device": "tpu"}, "'tpu'; expected cpu or cuda"),
+        ({"dry": True}, "dry is for device cuda"),
+    ],
+)
+def test_bad_arguments_are_refused_before_work(arguments, words):
+    with pytest.raises(ValueError, match=words):
+        bench.run(**arguments)
+
+
+@pytest.mark.skipif(torch.cuda.is_available(), reason="there is a CUDA device")
+def test_without_a_gpu_the_command_says_so():
+    result = CliRunner().invoke(app, ["bench", "--device", "cuda"])
+    assert result.exit_code == 2 and "no CUDA device" in result.output
+
+
+@pytest.mark.parametrize("name", [*CASES, "draft_step"])
+def test_gpu_rows_run_dry(name: str):
+    rows = gpu.groups(dry=True)[name](3)
+    assert rows and all(PROMISED <= set(line) for line in rows)
+    assert all(line["ours_us"] > 0 or name == "draft_step" for line in rows)
+    json.dumps(rows)
+
+
+@pytest.mark.parametrize("name", CASES)
+def test_ours_and_the_peer_compute_the_same(name: str):
+    """Each on its own copy of the inputs, which some write to. hidden_path's peer leaves the padding out."""
+    sides = []
+    for side in ("ours", "peer"):
+        torch.manual_seed(0)
+        results = [getattr(case, side)() for case in CASES[name](Sizes(**DRY))]
+        sides.append([t for result in results for t in (result if isinstance(result, tuple) else (result,))])
+    for ours, theirs in zip(*sides, strict=True):
+        ours = ours[: len(theirs)].reshape(theirs.reshape(len(theirs), -1).shape)
+        torch.testing.assert_close(ours, theirs.reshape(ours.shape), rtol=2e-2, atol=2e-2, check_dtype=False)
+
+
+def test_events_are_counted_by_what_they_are():
+    events = [
+        ("aten::add", False),
+        ("cudaLaunchKernel", False),
+        ("void eagle3::capture_kernel", True),
+        ("cuLaunchKernelEx", False),
+        ("cudaGraphLaunch", False),
+        ("cudaMemcpyAsync", False),
+        ("Memcpy DtoH", True),
+        ("cudaStreamSynchronize", False),
+        ("cudaEventRecord", False),
+    ]
+    assert measure.count_events(events) == measure.Counts(launches=4, kernels=2, waits=1)
+    assert measure.Counts(4, 2, 1) - measure.Counts(1, 0, 1) == measure.Counts(3, 2, 0)
+
+
+def test_a_draft_step_reads_the_published_number_of_bytes():
+    """749 MB for Llama-3.1-8B's drafter, 156 us at 4.8 TB/s; Kimi-K2.5's by hand, matrix by matrix."""
+    assert gpu.step_bytes(gpu.DRAFTERS["Llama-3.1-8B"]) == pytest.approx(749e6, rel=1e-3)
+    h, i, heads, head_dim, vocab = 7168, 18432, 64, 128, 32000
+    by_hand = 3 * heads * head_dim * 2 * h + h * heads * head_dim + 3 * h * i + vocab * h
+    assert gpu.step_bytes(gpu.DRAFTERS["Kimi-K2.5"]) == 2 * by_hand
