@@ -144,8 +144,7 @@ class Drafter:
             BoundaryError, FeatureWidthError: the plan does not fit the model, see `features.resolve_plan`.
             CheckpointError: the checkpoint needs the model's embedding or head, which is of another size, quantised,
                 offloaded or under an adapter, see `sharing.shared_table`.
-            ValueError: a device or dtype the kernels do not have, or a form of drafter that is not
-                native, see `native_form.not_native`.
+            ValueError: a device or dtype the kernels do not have.
         """
         config = checkpoint.config
         target = model.config.get_text_config()
@@ -163,9 +162,9 @@ class Drafter:
         if dtype not in DTYPES:
             raise ValueError(f"dtype is {dtype}; the drafter runs in {', '.join(map(str, DTYPES))}")
         device = embedding.weight.device if device is None else torch.device(device)
-        kinds = ("cpu", "cuda") if build_info()["cuda"] else ("cpu",)
-        if device.type not in kinds:
-            raise ValueError(f"device is {device}; this build of eagle3_ext has kernels for {', '.join(kinds)}")
+        if device.type != "cpu" and not (device.type == "cuda" and build_info()["cuda"] and torch.cuda.is_available()):
+            why = "torch sees no CUDA device" if build_info()["cuda"] else "eagle3_ext was built without CUDA kernels"
+            raise ValueError(f"device is {device}; here the drafter runs on the CPU only: {why}")
         weights = dict(checkpoint.weights)
         h = config.hidden_size
         if not config.own_embedding:

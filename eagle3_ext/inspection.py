@@ -12,7 +12,6 @@ from typing import Any
 from .checkpoint import Checkpoint, DrafterConfig, load_checkpoint
 from .engines import EngineCapture, engine_captures
 from .errors import BoundaryError, CheckpointError, FeatureWidthError
-from .native_form import not_native
 from .plan import CapturePlan, boundaries_in_words, default_boundaries, resolve_plan
 
 _BYTES = {"F64": 8, "F32": 4, "BF16": 2, "F16": 2}
@@ -65,8 +64,6 @@ class Inspection:
             ("rope", [_rope(config)]),
             ("output", _output(config)),
             ("boundaries", self._boundaries()),
-            ("native", [f"not computed natively: {', '.join(missing)}" if (missing := not_native(config)) else
-                        "every part is computed natively"]),
             ("conflicts and warnings", notes or ["none"]),
         ]
 
@@ -82,7 +79,6 @@ class Inspection:
             "plan": plan,
             "plan_problem": self.plan_problem or None,
             "engines": [dataclasses.asdict(capture) for capture in self.engines],
-            "not_native": not_native(self.checkpoint.config),
             "notes": [*self.checkpoint.report, *self._warnings()],
         }
 

@@ -18,7 +18,6 @@ import torch
 from safetensors.torch import save_file
 
 from eagle3_ext.checkpoint import DrafterConfig, Layer, Mla, expected_shapes
-from eagle3_ext.native_form import not_native
 from eagle3_ext.rope import Rope
 
 LAYERS = 12  # of the imagined target; its published default is (2, 6, 9)
@@ -352,12 +351,11 @@ def write(folder: Path, form: Format, config: DrafterConfig, weights: dict[str, 
 
 
 def support_matrix() -> str:
-    """The table of docs/drafters.md: a row per variant, a column per format, and whether the native drafter has it."""
-    lines = ["| variant | native | " + " | ".join(FORMATS) + " |", "|---|---|" + "---|" * len(FORMATS)]
+    """The table of docs/drafters.md: a row per variant, a column per format."""
+    lines = ["| variant | " + " | ".join(FORMATS) + " |", "|---|" + "---|" * len(FORMATS)]
     for name in VARIANTS:
         cells = ["●" if name in form.writes else "○" if form.carries(name) else "–" for form in FORMATS.values()]
-        native = "–" if not_native(variant(name)) else "yes"
-        lines.append(f"| {name} | {native} | " + " | ".join(cells) + " |")
+        lines.append(f"| {name} | " + " | ".join(cells) + " |")
     return "\n".join(lines)
 
 

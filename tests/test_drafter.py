@@ -8,12 +8,14 @@ import pytest
 import torch
 
 from eagle3_ext import reference
-from eagle3_ext.checkpoint import Checkpoint, DrafterConfig, expected_shapes
+from eagle3_ext.checkpoint import Checkpoint, DrafterConfig, Layer, Mla, expected_shapes
 from eagle3_ext.drafter import Drafter
 from eagle3_ext.errors import CheckpointError, FeatureWidthError
+from eagle3_ext.rope import Rope
 
 LAYERS = 30
 BOUNDS = {torch.float32: 1e-5, torch.bfloat16: 2e-2, torch.float16: 4e-3}
+LATENT = {"kv_lora_rank": 32, "nope_head_dim": 16, "rope_head_dim": 8, "v_head_dim": 12, "mscale": 1.2}
 VARIANTS = {
     "published": {},
     "fc-bias": {"fc_bias": True},
@@ -30,6 +32,13 @@ VARIANTS = {
     "full-vocabulary": {"draft_vocab_size": 2048},
     "shared-head": {"draft_vocab_size": 2048, "own_head": False},
     "mha": {"num_kv_heads": 9},
+    "two-layers": {"layers": (Layer(), Layer(joins_embedding=False))},
+    "second-layer-joins": {"layers": (Layer(), Layer()), "norm_before_residual": True},
+    "window": {"layers": (Layer(window=5), Layer(joins_embedding=False, window=9))},
+    "qk-norm": {"qk_norm": True, "rope": Rope(rotary_dim=8, interleaved=True)},
+    "biases": {"qkv_bias": True, "o_bias": True, "mlp_bias": True, "rope": Rope(interleaved=True)},
+    "latent": {"mla": Mla(q_lora_rank=40, **LATENT), "head_dim": 24, "rope": Rope(interleaved=True)},
+    "latent-plain-q": {"mla": Mla(q_lora_rank=None, **LATENT), "head_dim": 24, "qkv_bias": True},
 }
 
 
@@ -92,11 +101,20 @@ def relative_error(got: torch.Tensor, want: torch.Tensor) -> float:
     return float((got.double() - want).norm() / want.norm())
 
 
-def assert_same_draft(drafter: Drafter, oracle: reference.Drafter, steps: int, bound: float) -> None:
-    """The same tokens where the reference's winner leads by more than the bound; then s, y, logits of the last step."""
+def assert_same_draft(
+    drafter: Drafter, oracle: reference.Drafter, steps: int, bound: float, rounded: reference.Drafter | None = None
+) -> None:
+    """The same tokens where the reference's winner leads by more than the bound; then s, y, logits of the last step.
+
+    `rounded`, the reference in the drafter's dtype, shows what rounding alone does where a chain of deep steps makes more
+    of it than the bound allows.
+    """
     draft = drafter.draft(steps)
     assert draft.tokens.shape == draft.log_probs.shape == (1, steps) and draft.lengths.tolist() == [steps]
     want = oracle.draft(steps)
+    if rounded is not None:
+        rounded.draft(steps)
+        bound = max(bound, 1.25 * relative_error(rounded.s[-1:], oracle.s[-1:]))
     for step in range(steps):
         logits = oracle.logits[step]
         if int(draft.tokens[0, step]) != want[step]:
@@ -121,7 +139,8 @@ def test_agrees_with_the_reference(variant, dtype):
     checkpoint, model = make_checkpoint(config, dtype), make_model(config, dtype)
     drafter = Drafter.from_checkpoint(checkpoint, model)
     tables = (model.get_input_embeddings().weight, model.get_output_embeddings().weight)
-    oracle = reference.Drafter(config, checkpoint.weights, *tables).to(torch.float64)
+    rounded = reference.Drafter(config, checkpoint.weights, *tables)
+    oracle = rounded.to(torch.float64)
 
     # A prefill, then a round that accepted two drafts and one that accepted none. Each draft leaves cache entries
     # behind that the next extend must overwrite.
@@ -130,9 +149,10 @@ def test_agrees_with_the_reference(variant, dtype):
         rows = make_rows(config, count, start, dtype=dtype)
         extend(drafter, rows)
         oracle.extend(**rows)
+        rounded.extend(**rows)
         start += count
         assert drafter.lengths.tolist() == [start]
-        assert_same_draft(drafter, oracle, steps, bound)
+        assert_same_draft(drafter, oracle, steps, bound, None if dtype == torch.float32 else rounded)
     assert drafter.lengths.tolist() == [start], "a draft commits nothing"
 
 
@@ -270,7 +290,7 @@ def test_other_widths_are_refused(width, cause):
         ({"row_offsets": torch.tensor([0, 4])}, IndexError, "row_offsets ends at 4"),
         ({"row_offsets": torch.tensor([1, 3])}, ValueError, "row_offsets must start at 0"),
         ({"row_offsets": torch.tensor([0, 2, 1])}, ValueError, "never fall"),
-        ({"row_offsets": torch.tensor([0, 1, 2, 3])}, IndexError, "sequence 2"),
+        ({"row_offsets": torch.tensor([0, 1, 2, 3])}, ValueError, "delimits 3 sequences.*max_batch=2"),
         ({"sequences": torch.tensor([0, 1])}, ValueError, "sequences names 2"),
         ({"sequences": torch.tensor([2])}, IndexError, "max_batch=2"),
         ({"token_embeddings": torch.zeros(3, 5)}, ValueError, "token_embeddings"),
@@ -328,7 +348,7 @@ def test_embedding_is_shared_not_copied_and_boundaries_can_be_overridden():
     drafter = Drafter.from_checkpoint(make_checkpoint(config), model, boundaries=(1, 2, 30))
     assert drafter.plan.boundaries == (1, 2, 30) and drafter.plan.width == 1728
     extend(drafter, make_rows(config, 2))
-    before = drafter.draft(1).log_probs
+    before = drafter.draft(1).log_probs.clone()  # the next draft reuses the tensor
     model.get_input_embeddings().weight.neg_()
     drafter.reset()
     extend(drafter, make_rows(config, 2))

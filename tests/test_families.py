@@ -18,7 +18,6 @@ from eagle3_ext.cli import app
 from eagle3_ext.drafter import Drafter
 from eagle3_ext.errors import BoundaryError
 from eagle3_ext.inspection import inspect_checkpoint
-from eagle3_ext.native_form import not_native
 from eagle3_ext.plan import resolve_plan
 
 
@@ -78,29 +77,24 @@ def run_rounds(drafters, config) -> None:
 
 
 def agrees(family: str, name: str, folder) -> None:
-    """The native drafter against the float64 reference; where there is no native one, the float32 reference."""
+    """The native drafter against the float64 reference."""
     checkpoint, _ = load(folder, family, name, torch.float32)
     config = checkpoint.config
     model = target(config)
     exact = oracle(checkpoint, model)
-    if not_native(config):
-        low = exact.to(torch.float32)
-        run_rounds([exact, low], config)
-        got = low.s, low.y, low.logits[-1:]
-    else:
-        ids = checkpoint.provenance.layer_ids
-        chosen = ids.as_boundaries() if ids and ids.reading == "ambiguous" else None
-        native = Drafter.from_checkpoint(checkpoint, model, boundaries=chosen, max_length=256)
+    ids = checkpoint.provenance.layer_ids
+    chosen = ids.as_boundaries() if ids and ids.reading == "ambiguous" else None
+    native = Drafter.from_checkpoint(checkpoint, model, boundaries=chosen, max_length=256)
 
-        class Door:
-            def extend(self, features, tokens, positions):
-                native.extend(features, tokens, positions, torch.tensor([0, len(tokens)]))
+    class Door:
+        def extend(self, features, tokens, positions):
+            native.extend(features, tokens, positions, torch.tensor([0, len(tokens)]))
 
-            def draft(self, steps):
-                self.tokens = native.draft(steps).tokens
+        def draft(self, steps):
+            self.tokens = native.draft(steps).tokens
 
-        run_rounds([exact, Door()], config)
-        got = native._native.last_s, native._native.last_y, native._native.last_logits
+    run_rounds([exact, Door()], config)
+    got = native._native.last_s, native._native.last_y, native._native.last_logits
     for value, want in zip(got, (exact.s[-1:], exact.y[-1:], exact.logits[-1:]), strict=True):
         assert float((value.double() - want).norm() / want.norm()) <= 1e-5
 
@@ -117,18 +111,6 @@ def test_what_a_stack_writes_computes(tmp_path, family, name):
 @pytest.mark.parametrize("family, name", [cell for cell in CELLS if cell not in WRITTEN])
 def test_what_a_format_can_carry_computes(tmp_path, family, name):
     agrees(family, name, tmp_path)
-
-
-@pytest.mark.parametrize("family", FORMATS)
-def test_a_variant_the_native_code_lacks_is_refused_by_name(tmp_path, family):
-    for name in ("two layers", "latent attention"):
-        if FORMATS[family].carries(name):
-            checkpoint, _ = load(tmp_path, family, name)
-            missing = not_native(checkpoint.config)
-            if not missing:
-                continue
-            with pytest.raises(ValueError, match=missing[0]):
-                Drafter.from_checkpoint(checkpoint, target(checkpoint.config), boundaries=(2, 5, 9))
 
 
 # ---- boundaries, family by family

@@ -17,7 +17,7 @@ void head_rms_norm_(const at::Tensor& qkv_, const at::Tensor& q_weight_, const a
   k_weight.shape({head_dim}, "[d]").same_dtype_and_device(qkv).readable_contiguous();
   const int64_t width = (num_q_heads + 2 * num_kv_heads) * head_dim;
   qkv.shape({-1, width}, "[n, (num_q_heads + 2 num_kv_heads) * d]").writable_rows();
-  launch<cpu::head_rms_norm, cuda::head_rms_norm>(kOp, qkv_, {
+  launch<cpu::head_rms_norm, cuda::head_rms_norm>(kOp, qkv_, HeadRmsNormParams{
       .dtype = qkv.dtype(),
       .qkv = qkv.mutable_data(),
       .qkv_stride = qkv.row_stride(),

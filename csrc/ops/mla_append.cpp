@@ -25,7 +25,7 @@ void mla_append_(const at::Tensor& q_pe_, const at::Tensor& kv_, const at::Tenso
   cos_sin.shape({-1, rope_dim}, "[max_position, r]").of_type(at::kFloat).same_device(q_pe).readable_contiguous();
   TORCH_CHECK_VALUE(rope_dim % 2 == 0, kOp, ": q_pe has r = ", rope_dim, ", expected an even number: RoPE turns pairs");
   if (can_read_values(slots_)) check_positions(positions, slots, cos_sin.size(0), cache.size(0));
-  launch<cpu::mla_append, cuda::mla_append>(kOp, q_pe_, {
+  launch<cpu::mla_append, cuda::mla_append>(kOp, q_pe_, MlaAppendParams{
       .dtype = q_pe.dtype(),
       .q_pe = q_pe.mutable_data(),
       .q_stride = q_pe_.stride(0),

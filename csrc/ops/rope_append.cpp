@@ -26,7 +26,7 @@ void rope_append_(const at::Tensor& qkv_, const at::Tensor& positions_, const at
                     ", expected an even number up to head_dim = ", head_dim);
 
   if (can_read_values(slots_)) check_positions(positions, slots, max_position, num_slots);
-  launch<cpu::rope_append, cuda::rope_append>(kOp, qkv_, {
+  launch<cpu::rope_append, cuda::rope_append>(kOp, qkv_, RopeAppendParams{
       .dtype = qkv.dtype(),
       .qkv = qkv.mutable_data(),
       .qkv_stride = qkv.row_stride(),
