@@ -1,9 +1,14 @@
 // The Python module `_C`: the native drafter and the CPU level. Ops are not here; they register with the dispatcher.
+// The tests build it a second time as `_simt`, where the drafter runs the emulated CUDA kernels.
 #include <pybind11/stl.h>
 #include <torch/csrc/utils/pybind.h>
 
 #include "cpu/dispatch.h"
 #include "drafter/drafter.h"
+
+#if !defined(EAGLE3_PYTHON_MODULE)
+#define EAGLE3_PYTHON_MODULE _C
+#endif
 
 namespace py = pybind11;
 
@@ -36,6 +41,7 @@ DrafterSizes sizes_of(const py::object& config) {
   sizes.draft_vocab_size = integer("draft_vocab_size");
   sizes.eps = config.attr("eps").cast<double>();
   sizes.logit_scale = config.attr("logit_scale").cast<double>();
+  sizes.attention_scale = config.attr("attention_scale").cast<double>();
   sizes.fused = config.attr("fusion").cast<std::string>() == "fc";
   sizes.feature_norm = feature_norm(config.attr("feature_norm").cast<std::string>());
   sizes.fc_bias = boolean("fc_bias");
@@ -43,6 +49,20 @@ DrafterSizes sizes_of(const py::object& config) {
   sizes.has_final_norm = boolean("has_final_norm");
   sizes.norm_before_residual = boolean("norm_before_residual");
   sizes.norm_output = boolean("norm_output");
+  sizes.qk_norm = boolean("qk_norm");
+  sizes.qkv_bias = boolean("qkv_bias");
+  sizes.o_bias = boolean("o_bias");
+  sizes.mlp_bias = boolean("mlp_bias");
+  for (const py::handle layer : config.attr("layers")) {
+    const py::object window = layer.attr("window");
+    sizes.layers.push_back({layer.attr("joins_embedding").cast<bool>(), window.is_none() ? 0 : window.cast<int64_t>()});
+  }
+  if (const py::object mla = config.attr("mla"); !mla.is_none()) {
+    const auto width = [&](const char* name) { return mla.attr(name).cast<int64_t>(); };
+    const bool has_q_latent = !mla.attr("q_lora_rank").is_none();
+    sizes.latent = {has_q_latent ? width("q_lora_rank") : 0, width("kv_lora_rank"), width("nope_head_dim"),
+                    width("rope_head_dim"), width("v_head_dim")};
+  }
   return sizes;
 }
 
@@ -61,13 +81,13 @@ void translate(std::exception_ptr error) {
 
 }  // namespace
 
-PYBIND11_MODULE(_C, m) {
+PYBIND11_MODULE(EAGLE3_PYTHON_MODULE, m) {
   py::register_local_exception_translator(translate);
   m.def(
       "cpu_level", [] { return std::string(eagle3::cpu::level_name()); },
       "The instruction set the CPU kernels use: plain, avx2, avx512 or avx512_bf16.");
 
-  py::class_<Drafter>(m, "Drafter")
+  py::class_<Drafter>(m, "Drafter", py::module_local())
       .def(py::init([](const py::object& config, const eagle3::WeightsByName& weights, int64_t max_batch,
                        int64_t max_length) {
              return std::make_unique<Drafter>(sizes_of(config), weights, max_batch, max_length);
@@ -80,13 +100,15 @@ PYBIND11_MODULE(_C, m) {
             drafter.extend({features, tokens, positions, row_offsets, sequences, token_embeddings});
           },
           NoGil())
+      .def("claim_draft", &Drafter::claim_draft)
       .def(
-          "draft",
+          "run_draft",
           [](Drafter& drafter, int64_t num_tokens) {
-            eagle3::DraftTokens draft = drafter.draft(num_tokens);
+            eagle3::DraftTokens draft = drafter.run_draft(num_tokens);
             return std::make_tuple(draft.tokens, draft.lengths, draft.log_probs);
           },
           NoGil())
+      .def_property_readonly("batch", &Drafter::batch)
       .def("reset", &Drafter::reset)
       .def("truncate", &Drafter::truncate)
       .def_property_readonly("lengths", &Drafter::lengths)

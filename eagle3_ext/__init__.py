@@ -35,6 +35,7 @@ _HOME_OF = {
     "capture": "features",
     "greedy_decode": "decoder",
     "load_checkpoint": "checkpoint",
+    "probe_boundaries": "probe",
     "resolve_plan": "plan",
 }
 

@@ -33,7 +33,8 @@ def check(torch_version: str) -> dict[str, Any]:
 def build_info() -> dict[str, Any]:
     """Facts about this build and this machine.
 
-    Keys: torch, python, compiler, build_type, cuda (bool), cuda_architectures, cpu_levels (those compiled), and
+    Keys: torch, python, compiler, build_type, cuda (the toolkit's version; None without CUDA kernels),
+    cuda_architectures (as CMake writes them: "90-real", "100-virtual"), cpu_levels (those compiled), and
     cpu_level (the one selected on this machine, or forced by the environment variable EAGLE3_CPU).
     """
     from . import _C

@@ -114,7 +114,7 @@ def generate(
 @app.command()
 def inspect(
     path: Annotated[Path, typer.Argument(help="drafter checkpoint folder")],
-    target: Annotated[Optional[Path], typer.Option(help="the target's folder or config.json; no weights are read")] = None,
+    target: Annotated[Optional[Path], typer.Option(help="the target's folder or config.json; reads no weights")] = None,
     norm_before_residual: Annotated[
         Optional[bool], typer.Option(help="settle it where a speculators file leaves it open")
     ] = None,

@@ -11,8 +11,10 @@ from typing import TYPE_CHECKING
 import torch
 
 from . import _C
+from ._build import build_info
 from .checkpoint import Checkpoint, DrafterConfig, load_checkpoint
 from .doctor import trace
+from .draft_graphs import DraftGraphs
 from .errors import FeatureWidthError
 from .native_form import native_weights, not_native
 from .plan import CapturePlan, resolve_plan
@@ -43,12 +45,15 @@ class DraftTokens:
 
 
 class Drafter:
-    """An EAGLE-3 drafter next to its target, on the CPU in float32, bfloat16 or float16. Not for two threads at once.
+    """An EAGLE-3 drafter next to its target, in float32, bfloat16 or float16, on the CPU or one GPU.
+
+    Not for two threads at once, nor for two CUDA streams.
 
     Attributes:
         config: the drafter's shape and switches.
         plan: which hidden states of the target it is fed with.
         max_batch, max_length: how many sequences, of how many rows each, it can hold.
+        dtype, device: of its weights, and of everything it is given and gives.
     """
 
     def __init__(
@@ -59,11 +64,15 @@ class Drafter:
         *,
         max_batch: int = 1,
         max_length: int = DEFAULT_MAX_LENGTH,
+        cuda_graphs: bool = False,
     ) -> None:
-        """Takes canonical `weights` of one floating dtype, embed_tokens.weight and lm_head.weight included.
+        """Takes canonical `weights` of one floating dtype and device, embed_tokens.weight and lm_head.weight included.
 
-        Raises ValueError for sizes below 1, for weights that are missing, misshapen or of mixed dtypes, and for a form of
-        drafter the native code does not compute (`not_native`).
+        cuda_graphs: on a GPU, capture the draft loop once per (batch, D) and replay it: one launch instead of some
+        fifteen per draft step.
+
+        Raises ValueError for sizes below 1, for weights that are missing, misshapen or of mixed dtypes or devices, for a
+        form of drafter the native code does not compute (`not_native`), and for cuda_graphs on the CPU.
         """
         if max_batch < 1 or max_length < 1:
             raise ValueError(f"max_batch is {max_batch} and max_length is {max_length}; both must be at least 1")
@@ -79,8 +88,13 @@ class Drafter:
         self.config, self.plan = config, plan
         self.max_batch, self.max_length = max_batch, max_length
         self.dtype = weights["embed_tokens.weight"].dtype
-        self.device = torch.device("cpu")
-        self._native = _C.Drafter(config, native_weights(config, weights, max_length), max_batch, max_length)
+        self.device = weights["embed_tokens.weight"].device
+        if cuda_graphs and self.device.type != "cuda":
+            raise ValueError(f"cuda_graphs is for a drafter on a GPU; this one is on {self.device}")
+        native = native_weights(config, weights, max_length)
+        native["cos_sin"] = native["cos_sin"].to(self.device)
+        self._native = _C.Drafter(config, native, max_batch, max_length)
+        self._graphs = DraftGraphs(self._native.run_draft) if cuda_graphs else None
 
     @classmethod
     def from_pretrained(
@@ -93,6 +107,7 @@ class Drafter:
         boundaries: Sequence[int] | None = None,
         max_batch: int = 1,
         max_length: int | None = None,
+        cuda_graphs: bool = False,
         norm_before_residual: bool | None = None,
     ) -> Drafter:
         """Loads the checkpoint folder `path`; see `from_checkpoint` and, for norm_before_residual, `load_checkpoint`.
@@ -107,6 +122,7 @@ class Drafter:
             boundaries=boundaries,
             max_batch=max_batch,
             max_length=max_length,
+            cuda_graphs=cuda_graphs,
         )
 
     @classmethod
@@ -120,17 +136,18 @@ class Drafter:
         boundaries: Sequence[int] | None = None,
         max_batch: int = 1,
         max_length: int | None = None,
+        cuda_graphs: bool = False,
     ) -> Drafter:
         """A drafter for the causal LM `model`, whose embedding and head it shares where the checkpoint has none.
 
-        `dtype` is the model's by default, `boundaries` the file's, `max_length` the model's max_position_embeddings or
-        4096, whichever is less.
+        `dtype` and `device` are those of the model's embedding by default, `boundaries` the file's, `max_length` the
+        model's max_position_embeddings or 4096, whichever is less.
 
         Raises:
             BoundaryError, FeatureWidthError: the plan does not fit the model, see `features.resolve_plan`.
             CheckpointError: the checkpoint needs the model's embedding or head, which is of another size, quantised,
                 offloaded or under an adapter, see `sharing.shared_table`.
-            ValueError: another device than the CPU, a dtype the kernels do not have, or a form of drafter that is not
+            ValueError: a device or dtype the kernels do not have, or a form of drafter that is not
                 native, see `native_form.not_native`.
         """
         config = checkpoint.config
@@ -140,16 +157,18 @@ class Drafter:
         )
         if str(getattr(target, "model_type", "")).startswith("llama4") and not config.rope.interleaved:
             warnings.warn(
-                "the target is a Llama 4, whose RoPE is interleaved; drafters trained beside it usually are too, but this "
-                "file does not say so (config key rope_interleave)",
+                "the target is a Llama 4, whose RoPE is interleaved; drafters trained beside it usually are too, but "
+                "this file does not say so (config key rope_interleave)",
                 stacklevel=2,
             )
         embedding = model.get_input_embeddings()
         dtype = dtype or embedding.weight.dtype
         if dtype not in DTYPES:
             raise ValueError(f"dtype is {dtype}; the drafter runs in {', '.join(map(str, DTYPES))}")
-        if device is not None and torch.device(device).type != "cpu":
-            raise ValueError(f"device is {device}; this version of the drafter runs on the CPU only")
+        device = embedding.weight.device if device is None else torch.device(device)
+        kinds = ("cpu", "cuda") if build_info()["cuda"] else ("cpu",)
+        if device.type not in kinds:
+            raise ValueError(f"device is {device}; this build of eagle3_ext has kernels for {', '.join(kinds)}")
         weights = dict(checkpoint.weights)
         h = config.hidden_size
         if not config.own_embedding:
@@ -158,11 +177,12 @@ class Drafter:
             head = model.get_output_embeddings()
             weights["lm_head.weight"] = shared_table(head, "lm_head.weight", config.draft_vocab_size, h)
         weights = {
-            name: weight if name == "target_ids" else weight.to("cpu", dtype) for name, weight in weights.items()
+            name: weight.to(device) if name == "target_ids" else weight.to(device, dtype)
+            for name, weight in weights.items()
         }
         if max_length is None:
             max_length = min(target.max_position_embeddings, DEFAULT_MAX_LENGTH)
-        return cls(config, weights, plan, max_batch=max_batch, max_length=max_length)
+        return cls(config, weights, plan, max_batch=max_batch, max_length=max_length, cuda_graphs=cuda_graphs)
 
     def extend(
         self,
@@ -176,7 +196,8 @@ class Drafter:
         """Runs the drafter over rows the target has verified, and appends them to the cache at the committed lengths.
 
         Row t pairs the features of position t with the token of position t + 1. Entries that draft steps left behind
-        are overwritten. A refused call changes nothing.
+        are overwritten. A refused call changes nothing. On a GPU index values are not read, because that would wait for
+        the stream: bad ones write nothing outside their sequence, and rows past max_length are dropped.
 
         Args:
             features: [m, K*H], in the drafter's dtype. Nothing else is ever fused.
@@ -200,11 +221,15 @@ class Drafter:
         self._native.extend(features, tokens, positions, row_offsets, sequences, token_embeddings)
 
     def draft(self, num_tokens: int) -> DraftTokens:
-        """Drafts `num_tokens` tokens for every sequence of the last extend; greedy.
+        """Drafts `num_tokens` tokens for every sequence of the last extend; greedy. The next draft reuses the tensors.
 
         Raises ValueError without a fresh extend (twice in a row, after a reset or truncate) or past max_length.
         """
-        drafts = DraftTokens(*self._native.draft(num_tokens))
+        self._native.claim_draft(num_tokens)
+        if self._graphs is None:
+            drafts = DraftTokens(*self._native.run_draft(num_tokens))
+        else:
+            drafts = DraftTokens(*self._graphs.run(self._native.batch, num_tokens))
         if trace.active is not None:
             trace.active.draft(self, drafts)
         return drafts

@@ -27,7 +27,7 @@ class EngineCapture:
 def engine_captures(checkpoint: Checkpoint, num_layers: int, target_type: str) -> list[EngineCapture]:
     """What each engine captures on a target of `num_layers` layers and transformers model_type `target_type`.
 
-    Boundaries outside [0, num_layers] are shown as the engine computes them: it then captures fewer states than fc fuses.
+    Boundaries outside [0, num_layers] are shown as the engine computes them: it then captures too few states.
     """
     provenance = checkpoint.provenance
     ids = list(provenance.layer_ids.listed) if provenance and provenance.layer_ids else None

@@ -62,7 +62,8 @@ class Features:
         name = boundary_name(self.plan.boundaries[slot])
         if hidden.shape[-1] != self.plan.hidden_size:
             raise FeatureWidthError(
-                f"{name} has width {hidden.shape[-1]}; the plan expects {self.plan.hidden_size} ({self.plan.describe()})"
+                f"{name} has width {hidden.shape[-1]}; the plan expects {self.plan.hidden_size} "
+                f"({self.plan.describe()})"
             )
         state = hidden.detach().reshape(-1, self.plan.hidden_size)
         first_rows = self._end_row - self._first_row
@@ -128,7 +129,8 @@ class Features:
         if not missing:
             return
         if not self._arrived:
-            raise BoundaryError(f"the features hold no forward yet ({self.plan.describe()}): run the target under capture")
+            plan = self.plan.describe()
+            raise BoundaryError(f"the features hold no forward yet ({plan}): run the target under capture")
         names = ", ".join(f"boundary {boundary} ({boundary_name(boundary)})" for boundary in missing)
         raise BoundaryError(f"the last forward (generation {self.generation}) did not deliver {names}")
 
@@ -148,7 +150,9 @@ class CaptureHooks:
         self.decoder, self.layers = _find_decoder(model)
         num_layers = len(self.layers)
         if plan.boundaries[-1] > num_layers:
-            raise BoundaryError(f"boundary {plan.boundaries[-1]} is beyond the target's {num_layers} layers ({plan.describe()})")
+            raise BoundaryError(
+                f"boundary {plan.boundaries[-1]} is beyond the target's {num_layers} layers ({plan.describe()})"
+            )
         if plan.final_norm and plan.boundaries != (num_layers,):
             raise BoundaryError(f"final_norm needs boundaries ({num_layers},), the plan has {plan.boundaries}")
 

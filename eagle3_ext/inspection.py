@@ -37,7 +37,7 @@ def read_target(path: Path) -> TargetFacts:
         return TargetFacts(int(text["num_hidden_layers"]), int(text["hidden_size"]), text.get("vocab_size"),
                            str(text.get("model_type", raw.get("model_type", ""))))
     except (OSError, ValueError, KeyError, TypeError) as error:
-        raise CheckpointError(f"{file} does not describe a target (num_hidden_layers, hidden_size): {error!r}") from error
+        raise CheckpointError(f"{file} gives no target's num_hidden_layers and hidden_size: {error!r}") from error
 
 
 @dataclass(frozen=True)
@@ -56,8 +56,9 @@ class Inspection:
         config, provenance = self.checkpoint.config, self.checkpoint.provenance
         assert provenance is not None
         notes = [*self.checkpoint.report, *self._warnings()]
+        evidence = ", ".join(provenance.family.evidence)
         return [
-            ("family", [f"{provenance.family.name}: {', '.join(provenance.family.evidence)}", *_origin(self.checkpoint)]),
+            ("family", [f"{provenance.family.name}: {evidence}", *_origin(self.checkpoint)]),
             ("dimensions", _dimensions(config, provenance.dtypes)),
             ("fusion", [_fusion(config)]),
             ("layers", _layers(config)),
@@ -77,7 +78,7 @@ class Inspection:
             "path": str(self.path),
             "config": dataclasses.asdict(self.checkpoint.config),
             "provenance": json.loads(json.dumps(dataclasses.asdict(self.checkpoint.provenance), default=str)),
-            "cache_bytes_per_token": _cache_bytes(self.checkpoint.config),
+            "cache_numbers_per_token": self.checkpoint.config.cache_width,
             "plan": plan,
             "plan_problem": self.plan_problem or None,
             "engines": [dataclasses.asdict(capture) for capture in self.engines],
@@ -94,7 +95,7 @@ class Inspection:
                 return ["the file names no layers; with --target the published default (2, n//2, n-3) is shown"]
             lines = [f"layer ids {list(ids.listed)}, {ids.reading}: {ids.because}"]
             if ids.boundaries is not None:
-                lines.append(f"captures {boundaries_in_words(ids.boundaries)}, unless the last id is the target's depth")
+                lines.append(f"captures {boundaries_in_words(ids.boundaries)}, unless the last id is the target's n")
             return [*lines, "--target shows what each engine would capture"]
         lines = [str(self.plan)] if self.plan else [self.plan_problem]
         for capture in self.engines:
@@ -113,7 +114,7 @@ class Inspection:
         if target.vocab_size is not None and target.vocab_size < config.vocab_size:
             found.append(f"the target has {target.vocab_size} tokens, the drafter's vocabulary {config.vocab_size}")
         if target.model_type.startswith("llama4") and not config.rope.interleaved:
-            found.append("the target is a Llama 4, whose RoPE is interleaved; the file does not say that the drafter's is")
+            found.append("the target is a Llama 4, whose RoPE is interleaved; the file does not say so of the drafter")
         if self.plan and self.plan.boundaries != default_boundaries(target.num_layers) and not self.plan.final_norm:
             found.append(f"not the published default of {target.num_layers} layers, "
                          f"{default_boundaries(target.num_layers)}")
@@ -149,16 +150,12 @@ def _origin(checkpoint: Checkpoint) -> list[str]:
     return [", ".join(trained)] if trained else []
 
 
-def _cache_bytes(config: DrafterConfig, size: int = 2) -> int:
-    return config.cache_width * size
-
-
 def _dimensions(config: DrafterConfig, dtypes: Sequence[str]) -> list[str]:
     size = _BYTES.get(dtypes[0], 2) if dtypes else 2
-    per_token = _cache_bytes(config, size)
+    per_token = config.cache_width * size
+    width = f"{config.num_states} states of H {config.target_hidden_size}: features {config.features_width}"
     return [
-        f"drafter width h {config.hidden_size}, target width H {config.target_hidden_size}, K {config.num_states} states: "
-        f"features {config.features_width}; MLP {config.intermediate_size}; stored {', '.join(dtypes)}",
+        f"drafter width h {config.hidden_size}; {width}; MLP {config.intermediate_size}; stored {', '.join(dtypes)}",
         f"cache {per_token} bytes per token in {dtypes[0] if dtypes else 'BF16'}, "
         f"{per_token * 4096 / 2**20:.1f} MiB per sequence of 4096 tokens",
     ]

@@ -11,15 +11,11 @@ from .rope import half_rotation_order, half_rotation_table
 
 
 def not_native(config: DrafterConfig) -> list[str]:
-    """The parts of a config that only `reference.Drafter` computes, by name; [] where the native drafter does it all."""
+    """The parts of a config that only `reference.Drafter` computes, by name; [] where the native drafter has all."""
     parts = {
-        f"{len(config.layers)} decoder layers": len(config.layers) > 1,
         "sliding windows": any(layer.window is not None for layer in config.layers),
         "multi-head latent attention": config.mla is not None,
         "a norm of q and k": config.qk_norm,
-        "biases of q, k and v": config.qkv_bias,
-        "a bias of o_proj": config.o_bias,
-        "biases of the MLP": config.mlp_bias,
     }
     return [name for name, present in parts.items() if present]
 
@@ -38,7 +34,8 @@ def native_weights(config: DrafterConfig, weights: Mapping[str, torch.Tensor], l
     if torch.equal(order, torch.arange(config.head_dim)):
         return native
     for i in range(len(config.layers)):
-        for projection in ("q_proj", "k_proj"):
-            name = f"layers.{i}.self_attn.{projection}.weight"
-            native[name] = native[name].unflatten(0, (-1, config.head_dim))[:, order].flatten(0, 1)
+        for part in ("q_proj.weight", "k_proj.weight", "q_proj.bias", "k_proj.bias"):
+            name = f"layers.{i}.self_attn.{part}"
+            if name in native:
+                native[name] = native[name].unflatten(0, (-1, config.head_dim))[:, order].flatten(0, 1)
     return native

@@ -168,6 +168,23 @@ def draft_input(
     return _native.draft_input(tokens, hidden, embed_weight, embed_norm, hidden_norm, eps, token_embeddings)
 
 
+def head_rms_norm_(
+    qkv: Tensor, q_weight: Tensor, k_weight: Tensor, eps: float, num_q_heads: int, num_kv_heads: int
+) -> None:
+    """RMS norm of each q head and each k head of qkv, in place: the q_norm and k_norm of Qwen3, which come before RoPE.
+
+    Args:
+        qkv: [n, (num_q_heads + 2*num_kv_heads) * d], mutated: q heads, then k heads, then v heads, which stay.
+        q_weight, k_weight: [d], the gain of every q head and of every k head.
+
+    Raises:
+        ValueError: mismatched shapes, dtypes or devices; a negative number of heads; qkv whose rows are not contiguous.
+
+    Source: csrc/ops/head_rms_norm.cpp
+    """
+    _native.head_rms_norm_(qkv, q_weight, k_weight, eps, num_q_heads, num_kv_heads)
+
+
 def rope_append_(
     qkv: Tensor,
     positions: Tensor,
@@ -196,6 +213,40 @@ def rope_append_(
     _native.rope_append_(qkv, positions, slots, cos_sin, num_q_heads, num_kv_heads, k_cache, v_cache)
 
 
+def mla_append_(
+    q_pe: Tensor,
+    kv: Tensor,
+    kv_weight: Tensor,
+    eps: float,
+    positions: Tensor,
+    slots: Tensor,
+    cos_sin: Tensor,
+    cache: Tensor,
+) -> None:
+    """The rows of latent attention (MLA): rotates q_pe in place and writes [latent | rotated key] to the cache.
+
+    cache[slots[i]] = [RMS(kv[i, :latent]; kv_weight) | rope(kv[i, latent:])]. Pairs are (i, i + r/2), rotated in
+    float32 and rounded once. The cache serves `draft_attention` as keys, and its first `latent` columns as values.
+
+    Args:
+        q_pe: [n, heads, r], r even, mutated: the part of each query head that is rotated. Any strides between rows and
+            between heads, as those of the last r columns of wider heads.
+        kv: [n, latent + r], what kv_a_proj_with_mqa gives.
+        kv_weight: [latent], the gain of kv_a_layernorm.
+        positions: [n], in [0, max_position); any value where the slot is -1.
+        slots: [n], each -1 (writes nothing) or in [0, num_slots).
+        cos_sin: float32 [max_position, r] from `rope.rope_table`.
+        cache: [num_slots, latent + r], contiguous, mutated in the rows `slots`.
+
+    Raises:
+        ValueError: mismatched shapes, dtypes or devices; an odd r; a mutated tensor with gaps or overlapping heads.
+        IndexError: a slot, or the position of a row with a slot, is out of range.
+
+    Source: csrc/ops/mla_append.cpp
+    """
+    _native.mla_append_(q_pe, kv, kv_weight, eps, positions, slots, cos_sin, cache)
+
+
 def draft_attention(
     q: Tensor,
     k_cache: Tensor,
@@ -204,28 +255,33 @@ def draft_attention(
     cache_starts: Tensor,
     cache_lengths: Tensor,
     scale: float,
+    window: int | None = None,
 ) -> Tensor:
     """Causal grouped-query attention of a few rows per sequence to the cache; float32 accumulation, rounded once.
 
-    The rows of a sequence are the last of its cache rows: row j of m sees the first cache_lengths[b] - m + j + 1.
+    The rows of a sequence are the last of its cache rows: row j of m sees the first cache_lengths[b] - m + j + 1. A row
+    of the result does not depend, by a single bit, on what else is in the call.
 
     Args:
         q: [n, num_q_heads, d], rotated.
-        k_cache, v_cache: [num_slots, num_kv_heads, d], any strides between slots and between heads; num_q_heads is a
-            multiple of num_kv_heads.
+        k_cache: [num_slots, num_kv_heads, d], any strides between slots and between heads; num_q_heads is a multiple of
+            num_kv_heads. On CUDA d is at most 768.
+        v_cache: [num_slots, num_kv_heads, d_v], likewise; on CUDA d_v is at most 512. It may be a view of k_cache:
+            k_cache[..., :d_v] are the latents of absorbed MLA.
         row_offsets: [B+1], from 0 and never falling; sequence b owns query rows row_offsets[b] .. row_offsets[b+1].
         cache_starts, cache_lengths: [B], the cache rows of each sequence, its own rows included.
+        window: most keys that a row sees, its own and those before it; None: all of them.
 
     Returns:
-        [n, num_q_heads * d]; zeros in rows past row_offsets[B].
+        [n, num_q_heads * d_v]; zeros in rows past row_offsets[B].
 
     Raises:
-        ValueError: mismatched shapes, dtypes or devices; a head count that does not divide.
+        ValueError: mismatched shapes, dtypes or devices; a head count that does not divide; a window below 1.
         IndexError: a sequence's query or cache rows lie outside q or the cache.
 
     Source: csrc/ops/draft_attention.cpp
     """
-    return _native.draft_attention(q, k_cache, v_cache, row_offsets, cache_starts, cache_lengths, scale)
+    return _native.draft_attention(q, k_cache, v_cache, row_offsets, cache_starts, cache_lengths, scale, window)
 
 
 def silu_mul(gate_up: Tensor) -> Tensor:
@@ -345,8 +401,8 @@ def _draft_input(tokens, hidden, embed_weight, embed_norm, hidden_norm, eps, tok
     return hidden.new_empty(hidden.shape[0], 2 * hidden.shape[1])
 
 
-def _draft_attention(q, k_cache, v_cache, row_offsets, cache_starts, cache_lengths, scale):
-    return q.new_empty(q.shape[0], q.shape[1] * q.shape[2])
+def _draft_attention(q, k_cache, v_cache, row_offsets, cache_starts, cache_lengths, scale, window=None):
+    return q.new_empty(q.shape[0], q.shape[1] * v_cache.shape[2])
 
 
 def _silu_mul(gate_up):
@@ -376,7 +432,9 @@ _register_fake(_native.gather_concat.default, _gather_concat)
 _register_fake(_native.gather_concat.out, _nothing)
 _register_fake(_native.accepted_rows.default, _accepted_rows)
 _register_fake(_native.draft_input.default, _draft_input)
+_register_fake(_native.head_rms_norm_.default, _nothing)
 _register_fake(_native.rope_append_.default, _nothing)
+_register_fake(_native.mla_append_.default, _nothing)
 _register_fake(_native.draft_attention.default, _draft_attention)
 _register_fake(_native.silu_mul.default, _silu_mul)
 _register_fake(_native.skinny_linear.default, _skinny_linear)

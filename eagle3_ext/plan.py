@@ -105,8 +105,8 @@ def resolve_plan(
     outside = [boundary for boundary in chosen if not 0 <= boundary <= num_layers]
     if outside:
         raise BoundaryError(
-            f"boundaries {outside} of {tuple(chosen)} are outside [0, {num_layers}]; the target has {num_layers} layers "
-            f"(num_hidden_layers; {decided_by})"
+            f"boundaries {outside} of {tuple(chosen)} are outside [0, {num_layers}]; the target has {num_layers} layers"
+            f" (num_hidden_layers; {decided_by})"
         )
     if len(set(chosen)) != len(chosen):
         raise BoundaryError(
@@ -157,7 +157,7 @@ def _chosen(
     default = default_boundaries(num_layers)
     if not default[0] < default[1] < default[2]:
         raise BoundaryError(
-            f"the file names no layers, and the published default (2, n//2, n-3) repeats itself or leaves its order on a "
+            f"the file names no layers, and the published default (2, n//2, n-3) repeats itself or falls on a "
             f"target of num_hidden_layers {num_layers}: {default}. Pass boundaries="
         )
     return default, "the file names no layers: decided by the published default (2, n//2, n-3)", ""

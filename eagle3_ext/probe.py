@@ -61,7 +61,7 @@ def probe_boundaries(
 ) -> BoundaryProbe:
     """Runs the drafter over `texts` with its boundaries moved by each of `shifts`, and compares its first drafts.
 
-    `texts` are token ids as the target sees them, a thousand tokens in all or more; text the target itself wrote is best.
+    `texts` are token ids as the target sees them, a thousand in all or more; text the target itself wrote is best.
     One target forward per text gives the states of all shifts and the target's own choices. A drafter with a wrong
     shift loses from a few to most of its agreements. `boundaries` replaces the plan to shift, and is needed where the
     file's layer ids are ambiguous.
@@ -97,7 +97,7 @@ def probe_boundaries(
 
 
 def _agreements(drafter: reference.Drafter, features: torch.Tensor, tokens: torch.Tensor, choices: torch.Tensor) -> int:
-    """Row t pairs the features of position t with token t + 1 and drafts token t + 2, which the target chose at t + 1."""
+    """Row t pairs the features of position t with token t + 1 and drafts t + 2, which the target chose at t + 1."""
     rows = len(tokens) - 2
     drafter.reset()
     drafter.extend(features[:rows], tokens[1 : rows + 1], torch.arange(rows))

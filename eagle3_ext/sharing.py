@@ -25,8 +25,9 @@ def shared_table(module: torch.nn.Module | None, name: str, rows: int, width: in
         raise CheckpointError(f"{lacking} {state}")
     weight = getattr(module, "base_layer", module).weight
     if weight.dtype not in _FLOATS:
-        raise CheckpointError(f"{lacking} is quantised ({type(weight).__name__} of {weight.dtype}): load the target with "
-                              f"its {what} unquantised, or add {name} to the drafter's file")
+        kind = f"{type(weight).__name__} of {weight.dtype}"
+        raise CheckpointError(f"{lacking} is quantised ({kind}): load the target with its {what} unquantised, "
+                              f"or add {name} to the drafter's file")
     if weight.device.type == "meta":
         raise CheckpointError(f"{lacking} lies on the meta device: device_map offloaded it; keep it in memory")
     if hasattr(weight, "full_tensor"):
@@ -35,6 +36,6 @@ def shared_table(module: torch.nn.Module | None, name: str, rows: int, width: in
         raise CheckpointError(f"{lacking} is {list(weight.shape)}")
     scale = getattr(module, "embed_scale", None)
     if scale is not None and float(scale) != 1.0:
-        warnings.warn(f"the target multiplies its embedding by {float(scale):g}; the drafter gets the raw table, as its "
-                      "trainers do", stacklevel=3)
+        warnings.warn(f"the target multiplies its embedding by {float(scale):g}; the drafter gets the raw table, as "
+                      "its trainers do", stacklevel=3)
     return weight.detach()[:rows]

@@ -7,6 +7,7 @@ into the inputs and returns the results on the CPU, so that one test body compar
 from __future__ import annotations
 
 import importlib.util
+import os
 import sys
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
@@ -19,8 +20,10 @@ from torch import Tensor
 
 from eagle3_ext import build_info, ops
 
-SIMT_LIBRARY = Path(__file__).parents[1] / "build" / str(sys.implementation.cache_tag) / "_simt.so"
-THREAD_ORDERS = ("forward", "reverse", "random")
+BUILD_FOLDER = Path(__file__).parents[1] / "build" / str(sys.implementation.cache_tag)
+# simt/test_sanitizers.py runs tests again with a library of its own, and needs no more than one order for that.
+SIMT_LIBRARY = BUILD_FOLDER / os.environ.get("EAGLE3_SIMT_LIBRARY", "_simt.so")
+THREAD_ORDERS = os.environ.get("EAGLE3_SIMT_ORDERS", "forward reverse random").split()
 
 Backend = Callable[[str, Inputs], object]
 
@@ -103,8 +106,10 @@ def tensors_of(value: object) -> list[Tensor]:
 
 
 def copied(inputs: Inputs, device: str) -> Inputs:
-    """The inputs with every tensor in new memory on `device`, of the same layout; one given twice stays one."""
+    """The inputs with every tensor in new memory on `device`, of the same layout. One given twice stays one, and those
+    that share memory still do."""
     copies: dict[int, Tensor] = {}
+    memories: dict[object, Tensor] = {}
 
     def copy(value: object) -> object:
         if isinstance(value, list):
@@ -112,8 +117,10 @@ def copied(inputs: Inputs, device: str) -> Inputs:
         if not isinstance(value, Tensor) or value.device.type != "cpu":
             return value
         if id(value) not in copies:
-            memory = whole_memory(value).to(device, copy=True)
-            copies[id(value)] = memory.as_strided(value.shape, value.stride(), value.storage_offset())
+            place = (value.untyped_storage().data_ptr(), value.dtype)
+            if place not in memories:
+                memories[place] = whole_memory(value).to(device, copy=True)
+            copies[id(value)] = memories[place].as_strided(value.shape, value.stride(), value.storage_offset())
         return copies[id(value)]
 
     return {name: copy(value) for name, value in inputs.items()}

@@ -65,7 +65,8 @@ def placed(values: Tensor, layout: str) -> Tensor:
     if layout == "contiguous":
         return values
     if layout == "misaligned":
-        return torch.empty(values.numel() + 1, dtype=values.dtype)[1:].copy_(values.flatten()).view(values.shape)
+        longer = torch.full((values.numel() + 1,), 77, dtype=values.dtype)
+        return longer[1:].copy_(values.flatten()).view(values.shape)
     rows, width = values.shape[0], math.prod(values.shape[1:])
     wider = torch.full((rows, width + 5), 77, dtype=values.dtype)
     return wider[:, :width].copy_(values.reshape(rows, width)).view(values.shape)
@@ -154,6 +155,12 @@ def _(m: Maker, step: int, rows: int, width: int) -> Inputs:
     return {"hidden": hidden, "residual": residual, "weight": m.gain(width), "eps": EPS}
 
 
+@single("add_rms_norm_", "longer-than-a-block-keeps", rows=2)
+def _(m: Maker) -> Inputs:
+    hidden, residual = m.floats(2, 20004), m.floats(2, 20004, scale=3)
+    return {"hidden": hidden, "residual": residual, "weight": m.gain(20004), "eps": EPS}
+
+
 @over_grid("add_rms_norm_capture_")
 def _(m: Maker, step: int, rows: int, width: int) -> Inputs:
     return {
@@ -206,6 +213,12 @@ def _(m: Maker) -> Inputs:
     return {"states": [m.floats(2, 4)], "rows": m.indices([1, 2, -1, -9, 0]), "check": False}
 
 
+@single("gather_concat", "one-norm-longer-than-a-block-keeps", layout="strided")
+def _(m: Maker) -> Inputs:
+    states = [m.floats(4, 6000) for _ in range(3)]
+    return {"states": states, "rows": m.indices([3, -1, 0]), "norm_weights": [m.gain(18000)], "eps": EPS}
+
+
 @over_grid("accepted_rows")
 def _(m: Maker, step: int, rows: int, width: int) -> Inputs:
     block = 1 + step % 5
@@ -215,6 +228,16 @@ def _(m: Maker, step: int, rows: int, width: int) -> Inputs:
 @single("accepted_rows", "all-finished")
 def _(m: Maker) -> Inputs:
     return {"accept_lengths": m.indices([0, 0, 0]), "width": 4}
+
+
+@single("accepted_rows", "more-sequences-than-threads", rows=1300)
+def _(m: Maker) -> Inputs:
+    return {"accept_lengths": m.integers(0, 4, 1300), "width": 3}
+
+
+@single("accepted_rows", "more-blocks-than-threads", rows=1300)
+def _(m: Maker) -> Inputs:
+    return {"accept_lengths": m.integers(0, 4, 1300), "width": 3, "block_front": True}
 
 
 @over_grid("draft_input")
@@ -278,8 +301,72 @@ def _(m: Maker) -> Inputs:
     }
 
 
-def _attention_inputs(m: Maker, heads: tuple[int, int, int], own: list[int], past: list[int], padding: int) -> Inputs:
-    """Sequences of own[b] query rows after past[b] cache rows, their cache rows apart and the first not at 0."""
+@over_grid("head_rms_norm_")
+def _(m: Maker, step: int, rows: int, width: int) -> Inputs:
+    num_q, num_kv, _, _ = HEADS[WIDTHS.index(width)]
+    dim = (1, 3, 46, 64, 128, 192)[(WIDTHS.index(width) + step // len(WIDTHS)) % 6]
+    qkv = m.floats(rows, (num_q + 2 * num_kv) * dim, scale=3)
+    gains = {"q_weight": m.gain(dim), "k_weight": m.gain(dim)}
+    return {"qkv": qkv, **gains, "eps": EPS, "num_q_heads": num_q, "num_kv_heads": num_kv}
+
+
+@single("head_rms_norm_", "longer-than-a-warp-reads-at-once", rows=2, dtype=torch.bfloat16)
+def _(m: Maker) -> Inputs:
+    gains = {"q_weight": m.gain(328), "k_weight": m.gain(328)}
+    return {"qkv": m.floats(2, 5 * 328), **gains, "eps": EPS, "num_q_heads": 3, "num_kv_heads": 1}
+
+
+# (heads, latent, r), one per width of the grid
+LATENTS = ((1, 1, 2), (3, 5, 6), (2, 46, 46), (5, 128, 16), (16, 512, 64), (64, 512, 64))
+
+
+def _mla_inputs(m: Maker, heads: int, latent: int, rope: int, rows: int, before: int) -> Inputs:
+    """q_pe are the columns past `before` of each head."""
+    num_slots, max_position = rows + 3, 200
+    slots = torch.randperm(num_slots, generator=m.generator)[:rows].masked_fill(torch.arange(rows) % 5 == 4, -1)
+    return {
+        "q_pe": m.floats(rows, heads, before + rope)[..., before:],
+        "kv": m.floats(rows, latent + rope, scale=3),
+        "kv_weight": m.gain(latent),
+        "eps": EPS,
+        "positions": m.integers(0, max_position, rows),
+        "slots": m.indices(slots.tolist()),
+        "cos_sin": rope_table(10000.0, rope, max_position),
+        "cache": m.cache(num_slots, latent + rope),
+    }
+
+
+@over_grid("mla_append_")
+def _(m: Maker, step: int, rows: int, width: int) -> Inputs:
+    heads, latent, rope = LATENTS[WIDTHS.index(width)]
+    # opcheck cannot clone an empty tensor with gaps between its heads.
+    return _mla_inputs(m, heads, latent, rope, rows, before=latent * (step % 2) if rows else 0)
+
+
+@single("mla_append_", "heads-before-rows")
+def _(m: Maker) -> Inputs:
+    inputs = _mla_inputs(m, heads=4, latent=16, rope=8, rows=3, before=0)
+    return inputs | {"q_pe": m.floats(4, 3, 8).transpose(0, 1)}
+
+
+@single("mla_append_", "nothing-to-rotate", dtype=torch.bfloat16)
+def _(m: Maker) -> Inputs:
+    return _mla_inputs(m, heads=2, latent=16, rope=0, rows=3, before=0)
+
+
+@single("mla_append_", "padding-at-any-position", dtype=torch.bfloat16)
+def _(m: Maker) -> Inputs:
+    inputs = _mla_inputs(m, heads=2, latent=16, rope=8, rows=3, before=0)
+    return inputs | {"positions": m.indices([-7, 4, 10**6]), "slots": m.indices([-1, 1, -1])}
+
+
+def _attention_inputs(
+    m: Maker, heads: tuple[int, int, int], own: list[int], past: list[int], padding: int, values: int | None = None
+) -> Inputs:
+    """Sequences of own[b] query rows after past[b] cache rows, their cache rows apart and the first not at 0.
+
+    values: width of a value, if it is not that of a key.
+    """
     num_q, num_kv, dim = heads
     lengths = [p + o for p, o in zip(past, own)]
     starts = [2 + sum(lengths[:b]) + b for b in range(len(own))]
@@ -287,7 +374,7 @@ def _attention_inputs(m: Maker, heads: tuple[int, int, int], own: list[int], pas
     return {
         "q": m.floats(sum(own) + padding, num_q, dim),
         "k_cache": m.cache(num_slots, num_kv, dim),
-        "v_cache": m.cache(num_slots, num_kv, dim),
+        "v_cache": m.cache(num_slots, num_kv, dim if values is None else values),
         "row_offsets": m.indices([sum(own[:b]) for b in range(len(own) + 1)]),
         "cache_starts": m.indices(starts),
         "cache_lengths": m.indices(lengths),
@@ -299,12 +386,23 @@ def _attention_inputs(m: Maker, heads: tuple[int, int, int], own: list[int], pas
 def _(m: Maker, step: int, rows: int, width: int) -> Inputs:
     num_q, num_kv, dim, _ = HEADS[WIDTHS.index(width)]
     own = [rows // 2, 0, rows - rows // 2]
-    return _attention_inputs(m, (num_q, num_kv, dim), own, past=[0, 4, 1 + 13 * (step % 4)], padding=step % 2)
+    inputs = _attention_inputs(m, (num_q, num_kv, dim), own, past=[0, 4, 1 + 13 * (step % 4)], padding=step % 2)
+    return inputs | {"window": (None, 1, None, 2, 9, 10**6)[(step + step // 6) % 6]}
 
 
 @single("draft_attention", "one-query-each-long-caches", dtype=torch.bfloat16, layout="strided")
 def _(m: Maker) -> Inputs:
     return _attention_inputs(m, (8, 2, 64), own=[1, 1, 1], past=[0, 700, 33], padding=0)
+
+
+@single("draft_attention", "longer-parts", dtype=torch.float16)
+def _(m: Maker) -> Inputs:
+    return _attention_inputs(m, (4, 1, 8), own=[2, 1], past=[2100, 1023], padding=1)
+
+
+@single("draft_attention", "wide-heads", rows=2)
+def _(m: Maker) -> Inputs:
+    return _attention_inputs(m, (5, 1, 250), own=[1, 1], past=[70, 3], padding=0)
 
 
 @single("draft_attention", "scores-far-apart", rows=2)
@@ -316,6 +414,45 @@ def _(m: Maker) -> Inputs:
 @single("draft_attention", "padding-alone", rows=2)
 def _(m: Maker) -> Inputs:
     return _attention_inputs(m, (2, 1, 8), own=[], past=[], padding=2)
+
+
+@single("draft_attention", "window-over-several-parts", dtype=torch.float16)
+def _(m: Maker) -> Inputs:
+    return _attention_inputs(m, (4, 1, 64), own=[2, 1], past=[400, 90], padding=1) | {"window": 130}
+
+
+# (q heads, kv heads, width of a key, width of a value)
+VALUE_WIDTHS = ((4, 4, 192, 128), (2, 1, 320, 288), (2, 2, 1, 1), (4, 1, 3, 1), (4, 2, 46, 3), (3, 1, 6, 10))
+
+
+def _value_width_case(num_q: int, num_kv: int, dim: int, values: int, **options) -> None:
+    @single("draft_attention", f"keys-of-{dim}-values-of-{values}", **options)
+    def _(m: Maker) -> Inputs:
+        return _attention_inputs(m, (num_q, num_kv, dim), own=[1, 2], past=[5, 90], padding=1, values=values)
+
+
+for i, (num_q, num_kv, dim, values) in enumerate(VALUE_WIDTHS):
+    _value_width_case(num_q, num_kv, dim, values, dtype=DTYPES[i % 3], layout=LAYOUTS[i // 2])
+
+
+def _latent_case(heads: int, latent: int, rope: int, own: list[int], past: list[int], **options) -> None:
+    """Absorbed MLA: the values are the first numbers of the keys, in the same memory."""
+
+    @single("draft_attention", f"latent-{heads}x{latent}+{rope}-{str(options['dtype'])[6:]}", **options)
+    def _(m: Maker) -> Inputs:
+        inputs = _attention_inputs(m, (heads, 1, latent + rope), own, past, padding=0)
+        window = 3 if rope == 6 else None
+        return inputs | {"v_cache": inputs["k_cache"][..., :latent], "window": window}
+
+
+_latent_case(16, 512, 64, own=[1, 2], past=[0, 200], dtype=torch.bfloat16)
+_latent_case(16, 512, 64, own=[2], past=[70], dtype=torch.float16, layout="strided")
+_latent_case(4, 512, 64, own=[2], past=[9], dtype=torch.float32)
+_latent_case(4, 512, 64, own=[1], past=[30], dtype=torch.float16)
+_latent_case(3, 512, 64, own=[1], past=[9], dtype=torch.bfloat16, layout="misaligned")
+_latent_case(64, 512, 64, own=[8], past=[1], dtype=torch.bfloat16, rows=8)  # more rows than a launch takes
+_latent_case(4, 46, 6, own=[1, 2], past=[3, 30], dtype=torch.bfloat16)
+_latent_case(8, 1, 2, own=[3], past=[4], dtype=torch.float32)
 
 
 @over_grid("silu_mul")
@@ -339,6 +476,11 @@ def _(m: Maker, step: int, rows: int, width: int) -> Inputs:
 @single("skinny_linear", "eight-rows", rows=8, dtype=torch.bfloat16, layout="misaligned")
 def _(m: Maker) -> Inputs:
     return {"x": m.floats(8, 1027), "weight": m.cache(19, 1027), "bias": m.cache(19)}
+
+
+@single("skinny_linear", "five-rows", rows=5, dtype=torch.bfloat16)
+def _(m: Maker) -> Inputs:
+    return {"x": m.floats(5, 5136), "weight": m.cache(10, 5136), "bias": None}
 
 
 @single("skinny_linear", "nine-rows-are-a-gemm", rows=9, dtype=torch.bfloat16, layout="strided")
@@ -381,6 +523,20 @@ def _(m: Maker) -> Inputs:
     logits = m.floats(2, 3000)
     logits[:, ::7] = math.nan
     return {"logits": logits, "with_log_probs": True}
+
+
+@single("argmax_tokens", "vocabulary-of-many-blocks", rows=3)
+def _(m: Maker) -> Inputs:
+    logits = m.floats(3, 20002)
+    logits[0, [19999, 12000, 4097]] = 9.0  # the same winner in three blocks
+    logits[1, :9000] = math.nan
+    logits[2, :-1] = math.nan
+    return {"logits": logits, "with_log_probs": True}
+
+
+@single("verify_greedy", "more-sequences-than-threads", rows=300)
+def _(m: Maker) -> Inputs:
+    return {"draft_tokens": m.integers(-1, 2, 300, 4), "target_tokens": m.integers(-1, 2, 300, 5)}
 
 
 @over_grid("verify_greedy")

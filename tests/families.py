@@ -1,7 +1,7 @@
-"""Writers of tiny drafter checkpoints in each training stack's own format: its config keys, its tensor names, its files.
+"""Writers of tiny drafter checkpoints in each training stack's own format: its config keys, tensor names and files.
 
-A `Format` turns any `DrafterConfig` it can carry and canonical weights into the files that stack would write. Loading them
-must give the same config and the same bits back. Run as a script, this file rewrites the table of docs/drafters.md.
+A `Format` turns any `DrafterConfig` it can carry and canonical weights into the files that stack would write. Loading
+them must give the same config and the same bits back. Run as a script, it rewrites the table of docs/drafters.md.
 """
 
 from __future__ import annotations
@@ -341,7 +341,7 @@ def write(folder: Path, form: Format, config: DrafterConfig, weights: dict[str, 
         ids = torch.arange(config.draft_vocab_size)
     if ids is not None:
         tensors["d2t"] = ids - torch.arange(config.draft_vocab_size)
-        if "d2t" != form.tables:
+        if form.tables != "d2t":
             tensors["t2d"] = torch.zeros(config.vocab_size, dtype=torch.bool).index_fill(0, ids, True)
     (folder / "config.json").write_text(json.dumps(form.config_json(config), indent=1))
     if form.file.endswith(".bin"):
@@ -352,7 +352,7 @@ def write(folder: Path, form: Format, config: DrafterConfig, weights: dict[str, 
 
 
 def support_matrix() -> str:
-    """The table of docs/drafters.md: a row per variant, a column per format, and whether the native drafter computes it."""
+    """The table of docs/drafters.md: a row per variant, a column per format, and whether the native drafter has it."""
     lines = ["| variant | native | " + " | ".join(FORMATS) + " |", "|---|---|" + "---|" * len(FORMATS)]
     for name in VARIANTS:
         cells = ["●" if name in form.writes else "○" if form.carries(name) else "–" for form in FORMATS.values()]

@@ -3,12 +3,12 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 
 import backends
 import pytest
 import torch
-from backends import Backend
+from backends import Backend, tensors_of
 from cases import CASES, Inputs, cases_of
 from torch import Tensor
 
@@ -46,7 +46,7 @@ def tensor_arguments(mutated_only: bool = False) -> list:
 
 
 def assert_refused(run: Backend, op: str, inputs: Inputs, error: type[Exception], *mentions: str) -> None:
-    mutated = [inputs[a.name] for a in arguments_of(op) if a.alias_info is not None and a.alias_info.is_write]
+    mutated = written(op, inputs)
     before = [tensor.clone() for tensor in mutated if tensor.device.type == "cpu"]
     with pytest.raises(error) as caught:
         run(op, inputs)
@@ -123,11 +123,19 @@ def without_last_column(tensor: Tensor) -> Tensor:
         ("draft_input", "embed_weight", without_last_column),
         ("draft_input", "embed_norm", without_last_row),
         ("draft_input", "hidden_norm", without_last_row),
+        ("head_rms_norm_", "qkv", without_last_column),
+        ("head_rms_norm_", "k_weight", without_last_row),
         ("rope_append_", "positions", without_last_row),
         ("rope_append_", "slots", without_last_row),
         ("rope_append_", "qkv", without_last_column),
         ("rope_append_", "v_cache", without_last_row),
         ("rope_append_", "cos_sin", without_last_column),
+        ("mla_append_", "kv", without_last_row),
+        ("mla_append_", "kv", without_last_column),
+        ("mla_append_", "positions", without_last_row),
+        ("mla_append_", "slots", without_last_row),
+        ("mla_append_", "cos_sin", without_last_column),
+        ("mla_append_", "cache", without_last_column),
         ("draft_attention", "v_cache", without_last_row),
         ("draft_attention", "k_cache", without_last_column),
         ("draft_attention", "row_offsets", without_last_row),
@@ -160,6 +168,13 @@ def rope(**changes: list[int]) -> Inputs:
     return {"qkv": torch.ones(2, 16), "cos_sin": torch.ones(4, 4), **heads, **caches, **tensors}
 
 
+def mla(**changes: list[int]) -> Inputs:
+    indices = {"positions": [0, 3], "slots": [1, -1]} | changes
+    tensors = {name: torch.tensor(values) for name, values in indices.items()}
+    latents = {"kv": torch.ones(2, 7), "kv_weight": torch.ones(3), "eps": 1e-6, "cache": torch.ones(5, 7)}
+    return {"q_pe": torch.ones(2, 3, 4), "cos_sin": torch.ones(4, 4), **latents, **tensors}
+
+
 def lookup(tokens: list[int]) -> Inputs:
     norm = torch.ones(3)
     inputs = {"tokens": torch.tensor(tokens), "hidden": torch.ones(2, 3), "embed_weight": torch.ones(6, 3)}
@@ -170,9 +185,12 @@ def gather(rows: list[int], **changes: object) -> Inputs:
     return {"states": [torch.ones(4, 3), torch.ones(4, 3)], "rows": torch.tensor(rows), "check": True} | changes
 
 
+READ_BY_KERNELS_ALONE = ("tokens", "positions", "slots", "row_offsets", "cache_", "accept_lengths")
+
+
 def skip_unless_values_are_read(run: Backend, mentions: list[str]) -> None:
-    """On a GPU values inside index tensors are read by the kernels alone, except for `check`, which asks for more."""
-    if run is backends.cuda and any("[" in mention and not mention.startswith("rows[") for mention in mentions[:1]):
+    """On a GPU nobody reads index values before the kernel does, unless asked to: gather_concat's `check`."""
+    if run is backends.cuda and mentions[0].startswith(READ_BY_KERNELS_ALONE) and "[" in mentions[0]:
         pytest.skip("index values on a GPU are not checked: that would wait for it")
 
 
@@ -180,6 +198,8 @@ def slot(value: int) -> Inputs:
     return {"features": torch.ones(2, 7), "slot": value, "hidden": torch.ones(2, 3)}
 
 
+HEAD_NORM = {"qkv": torch.ones(2, 16), "q_weight": torch.ones(4), "k_weight": torch.ones(4), "eps": 1e-6}
+HEAD_NORM |= {"num_q_heads": 2, "num_kv_heads": 1}
 NORM = {"hidden": torch.ones(2, 3), "residual": torch.ones(2, 3), "weight": torch.ones(3), "eps": 1e-6}
 
 
@@ -200,6 +220,10 @@ NORM = {"hidden": torch.ones(2, 3), "residual": torch.ones(2, 3), "weight": torc
         ("rope_append_", rope(slots=[0, -2]), ["slots[1] is -2"]),
         ("rope_append_", rope(positions=[4, 0]), ["positions[0] is 4", "4)"]),
         ("rope_append_", rope(positions=[-1, 0]), ["positions[0] is -1"]),
+        ("mla_append_", mla(slots=[5, -1]), ["slots[0] is 5", "[0, 5)"]),
+        ("mla_append_", mla(slots=[0, -2]), ["slots[1] is -2"]),
+        ("mla_append_", mla(positions=[4, 0]), ["positions[0] is 4", "4)"]),
+        ("mla_append_", mla(positions=[-1, 0]), ["positions[0] is -1"]),
         ("draft_attention", attention(row_offsets=[1, 1, 3]), ["row_offsets[0] is 1"]),
         ("draft_attention", attention(row_offsets=[0, 2, 1]), ["row_offsets[2] is 1"]),
         ("draft_attention", attention(row_offsets=[0, 1, 4]), ["row_offsets[2] is 4"]),
@@ -233,9 +257,75 @@ SAME = torch.ones(2, 3)
         ("rope_append_", rope() | {"cos_sin": torch.ones(4, 6)}, ["rotary_dim", "6", "4"]),
         ("draft_attention", attention() | {"q": torch.ones(3, 3, 4), "k_cache": torch.ones(10, 2, 4),
                                            "v_cache": torch.ones(10, 2, 4)}, ["q has 3", "2"]),
+        ("draft_attention", attention() | {"v_cache": torch.ones(10, 2, 4)}, ["v_cache", "[10, 2, 4]"]),
+        ("draft_attention", attention() | {"window": 0}, ["window is 0"]),
+        ("draft_attention", attention() | {"window": -1}, ["window is -1"]),
+        ("head_rms_norm_", HEAD_NORM | {"num_q_heads": -1}, ["num_q_heads is -1"]),
+        ("mla_append_", mla() | {"q_pe": torch.ones(2, 1, 4).expand(2, 3, 4)}, ["q_pe has strides", "[4, 0, 1]"]),
+        ("mla_append_", mla() | {"q_pe": torch.ones(22).as_strided((2, 3, 4), (7, 4, 1))}, ["q_pe", "[7, 4, 1]"]),
+        ("mla_append_", mla() | {"q_pe": torch.ones(2, 3, 3), "kv": torch.ones(2, 6), "cache": torch.ones(5, 6),
+                                 "cos_sin": torch.ones(4, 3)}, ["r = 3"]),
         ("argmax_tokens", {"logits": torch.ones(2, 0)}, ["logits", "[2, 0]"]),
     ],
 )  # fmt: skip
 def test_values_without_a_meaning(run: Backend, op: str, inputs: Inputs, mentions: list[str]):
     skip_unless_values_are_read(run, mentions)
     assert_refused(run, op, inputs, ValueError, *mentions)
+
+
+@pytest.fixture(params=["simt", "cuda"])
+def run_unchecked(request) -> Iterator[Backend]:
+    """The CUDA kernels on index values that nobody has checked."""
+    if request.param == "cuda" and not torch.cuda.is_available():
+        pytest.skip("no CUDA device")
+    backends.load_simt()
+    torch.ops.eagle3_simt._read_values(False)
+    yield getattr(backends, request.param)
+    torch.ops.eagle3_simt._read_values(True)
+
+
+@pytest.mark.parametrize(
+    "op, bad, padded",
+    [
+        ("gather_concat", gather([1, 4, -9], check=False), gather([1, -1, -1])),
+        ("gather_concat", gather([2**40, -(2**40), 3], check=False), gather([-1, -1, 3])),
+        ("draft_input", lookup([0, 6]), lookup([0, -1])),
+        ("draft_input", lookup([-(2**40), 2**40]), lookup([-1, -1])),
+        ("rope_append_", rope(slots=[5, 1]), rope(slots=[-1, 1])),
+        ("rope_append_", rope(slots=[2**40, -2]), rope(slots=[-1, -1])),
+    ],
+)
+def test_kernels_take_a_bad_index_for_padding(run_unchecked: Backend, op: str, bad: Inputs, padded: Inputs):
+    result, expected = run_unchecked(op, bad), run_unchecked(op, padded)
+    for actual, wanted in zip(tensors_of([result, *written(op, bad)]), tensors_of([expected, *written(op, padded)])):
+        assert torch.equal(actual, wanted)
+
+
+@pytest.mark.parametrize(
+    "op, inputs",
+    [
+        ("accepted_rows", {"accept_lengths": torch.tensor([1, 5, -3, 2**40]), "width": 4}),
+        ("accepted_rows", {"accept_lengths": torch.tensor([1, 5, -3, 2**40]), "width": 4, "block_front": True}),
+        ("rope_append_", rope(positions=[4, -1], slots=[0, 1])),
+        ("rope_append_", rope(positions=[2**40, -(2**40)], slots=[0, 1])),
+        ("draft_attention", attention(row_offsets=[1, 1, 3])),
+        ("draft_attention", attention(row_offsets=[0, 2, 1])),
+        ("draft_attention", attention(row_offsets=[0, 1, 2**40])),
+        ("draft_attention", attention(row_offsets=[-5, 1, 3])),
+        ("draft_attention", attention(cache_starts=[0, 11])),
+        ("draft_attention", attention(cache_starts=[-1, 2**40])),
+        ("draft_attention", attention(cache_lengths=[3, 6])),
+        ("draft_attention", attention(cache_lengths=[-3, 2**40])),
+        ("draft_attention", attention(cache_lengths=[3, 1])),
+    ],
+)
+def test_kernels_never_follow_a_bad_index(run_unchecked: Backend, op: str, inputs: Inputs):
+    """Nothing is read or written outside: the backend compares what surrounds the tensors, and the sanitizers' run of
+    this test sees reads. Results are finite, so no garbage came in either."""
+    result = run_unchecked(op, inputs)
+    for tensor in tensors_of([result, *written(op, inputs)]):
+        assert not tensor.is_floating_point() or tensor.isfinite().all()
+
+
+def written(op: str, inputs: Inputs) -> list[Tensor]:
+    return [inputs[a.name] for a in arguments_of(op) if a.alias_info is not None and a.alias_info.is_write]

@@ -1,4 +1,4 @@
-"""Every training stack's files, in every variant they can carry: the loader gives back what was written, bit for bit."""
+"""Every training stack's files, in every variant they can carry: the loader gives back what was written, all bits."""
 
 from __future__ import annotations
 
@@ -10,9 +10,11 @@ import families
 import pytest
 import torch
 from families import CELLS, FORMATS, LAYERS, make_weights, variant, write
+from typer.testing import CliRunner
 
 from eagle3_ext import reference
 from eagle3_ext.checkpoint import load_checkpoint
+from eagle3_ext.cli import app
 from eagle3_ext.drafter import Drafter
 from eagle3_ext.errors import BoundaryError
 from eagle3_ext.inspection import inspect_checkpoint
@@ -46,7 +48,8 @@ def target(config):
     generator = torch.Generator().manual_seed(9)
     tables = [SimpleNamespace(weight=torch.randn(config.vocab_size, config.target_hidden_size, generator=generator))
               for _ in range(2)]
-    text = SimpleNamespace(num_hidden_layers=LAYERS, hidden_size=config.target_hidden_size, max_position_embeddings=2048)
+    width = config.target_hidden_size
+    text = SimpleNamespace(num_hidden_layers=LAYERS, hidden_size=width, max_position_embeddings=2048)
     return SimpleNamespace(config=SimpleNamespace(get_text_config=lambda: text),
                            get_input_embeddings=lambda: tables[0], get_output_embeddings=lambda: tables[1])
 
@@ -75,7 +78,7 @@ def run_rounds(drafters, config) -> None:
 
 
 def agrees(family: str, name: str, folder) -> None:
-    """The native drafter against the float64 reference; or the float32 reference against it, where there is no native."""
+    """The native drafter against the float64 reference; where there is no native one, the float32 reference."""
     checkpoint, _ = load(folder, family, name, torch.float32)
     config = checkpoint.config
     model = target(config)
@@ -182,6 +185,17 @@ def test_inspect_explains_every_fixture(tmp_path, family):
     for engine in ("vLLM", "SGLang", "TensorRT-LLM", "llama.cpp", "SafeAILab"):
         assert f"{engine} captures boundaries" in text["boundaries"]
     json.dumps(inspection.to_dict())
+
+
+def test_the_command_line_inspects_and_refuses(tmp_path):
+    folder = write(tmp_path / "drafter", FORMATS["SpecForge"], variant("plain"), make_weights(variant("plain")))
+    command = ["inspect", str(folder), "--json", str(tmp_path / "out.json")]
+    result = CliRunner().invoke(app, command)
+    assert result.exit_code == 0 and result.stdout.startswith("family                  SpecForge or TorchSpec: ")
+    assert json.loads((tmp_path / "out.json").read_text())["config"]["num_states"] == 3
+    (folder / "config.json").write_text("{}")
+    result = CliRunner().invoke(app, command)
+    assert result.exit_code == 1 and "is no usable drafter" in result.stdout
 
 
 def test_the_support_matrix_in_the_docs_is_current():

@@ -6,13 +6,16 @@ the dtype costs u, float32 arithmetic a few E, and results near zero one step of
 
 from __future__ import annotations
 
+from functools import partial
+
 import pytest
 import torch
-from backends import Backend
+from backends import Backend, whole_memory
 from cases import EPS, Case, Inputs, cases_of
 from torch import Tensor
 
 from eagle3_ext import ops, reference
+from eagle3_ext.rope import rope_table
 
 E = torch.finfo(torch.float32).eps
 
@@ -160,15 +163,30 @@ def test_draft_input(case: Case, run: Backend):
         assert_same_bits(x[kept, width:], inputs["hidden"][kept])
 
 
+@each_case("head_rms_norm_")
+def test_head_rms_norm(case: Case, run: Backend):
+    ours, before = case.inputs(), case.inputs()
+    run("head_rms_norm_", ours)
+    exact = in_float64(before)
+    reference.head_rms_norm_(**exact)
+    assert_within(ours["qkv"], exact["qkv"], norm_bound(exact["qkv"], case.dtype))
+    values = ours["num_kv_heads"] * ours["q_weight"].shape[0]
+    assert_same_bits(ours["qkv"][:, -values:], before["qkv"][:, -values:])
+
+
+def rotation_bound(exact: Tensor, dtype: torch.dtype) -> Tensor:
+    """One rounding of a*cos - b*sin; where the two terms cancel, the error is that of the terms."""
+    largest = exact.abs().amax() if exact.numel() else 0.0
+    return 1.01 * u(dtype) * exact.abs() + 2 * E * largest
+
+
 @each_case("rope_append_")
 def test_rope_append(case: Case, run: Backend):
     ours, before = case.inputs(), case.inputs()
     exact = in_float64(before)
     run("rope_append_", ours)
     reference.rope_append_(**exact)
-    # One rounding of a*cos - b*sin; where the two terms cancel, the error is that of the terms.
-    largest = exact["qkv"].abs().amax() if exact["qkv"].numel() else 0.0
-    assert_within(ours["qkv"], exact["qkv"], 1.01 * u(case.dtype) * exact["qkv"].abs() + 2 * E * largest)
+    assert_within(ours["qkv"], exact["qkv"], rotation_bound(exact["qkv"], case.dtype))
 
     num_q, num_kv = ours["num_q_heads"], ours["num_kv_heads"]
     heads, original = (x["qkv"].unflatten(1, (num_q + 2 * num_kv, -1)) for x in (ours, before))
@@ -181,6 +199,62 @@ def test_rope_append(case: Case, run: Backend):
         expected = before[cache]
         expected[slots[slots != -1]] = rows[slots != -1]  # everything else is untouched
         assert_same_bits(ours[cache], expected)
+
+
+@each_case("mla_append_")
+def test_mla_append(case: Case, run: Backend):
+    ours, before = case.inputs(), case.inputs()
+    exact = in_float64(before)
+    run("mla_append_", ours)
+    reference.mla_append_(**exact)
+    assert_within(ours["q_pe"], exact["q_pe"], rotation_bound(exact["q_pe"], case.dtype))
+    before["q_pe"].copy_(ours["q_pe"])
+    assert_same_bits(whole_memory(ours["q_pe"]), whole_memory(before["q_pe"]))  # nothing around it was written
+
+    latent, slots = ours["kv_weight"].shape[0], ours["slots"].long()
+    written = slots[slots != -1]
+    rows, expected = ours["cache"][written], exact["cache"][written]
+    assert_within(rows[:, :latent], expected[:, :latent], norm_bound(expected[:, :latent], case.dtype))
+    assert_within(rows[:, latent:], expected[:, latent:], rotation_bound(expected[:, latent:], case.dtype))
+    before["cache"][written] = rows
+    assert_same_bits(ours["cache"], before["cache"])
+
+
+def test_absorbed_latent_attention_is_the_plain_one(run: Backend):
+    """`mla_append_` and `draft_attention` over latents, against attention to every head's own keys and values: float64,
+    rotated as complex numbers."""
+    rows, heads, nope, rope, latent, width, eps = 6, 4, 16, 8, 24, 12, 1e-5
+    make = partial(torch.randn, generator=torch.Generator().manual_seed(5))
+    q_nope, q_pe, kv = make(rows, heads, nope), make(rows, heads, rope), make(rows, latent + rope)
+    to_key, to_value, gain = make(heads, nope, latent) / 5, make(heads, width, latent) / 5, 1 + make(latent) / 3
+    table, positions = rope_table(10000.0, rope, 40), torch.tensor([7, 8, 9, 10, 11, 12])
+
+    q = torch.cat([torch.einsum("nhp,hpl->nhl", q_nope, to_key), q_pe], dim=-1)
+    cache = torch.zeros(rows + 2, latent + rope)
+    append = {"q_pe": q[..., latent:], "kv": kv, "kv_weight": gain, "eps": eps, "positions": positions}
+    run("mla_append_", append | {"slots": torch.arange(2, rows + 2), "cos_sin": table, "cache": cache})
+    keys, scale = cache[:, None, :], (nope + rope) ** -0.5
+    span = {"row_offsets": [0, rows], "cache_starts": [2], "cache_lengths": [rows]}
+    span = {name: torch.tensor(values) for name, values in span.items()}
+    caches = {"k_cache": keys, "v_cache": keys[..., :latent]}
+    attended = run("draft_attention", {"q": q, **caches, **span, "scale": scale}).unflatten(1, (heads, latent))
+    actual = torch.einsum("nhl,hvl->nhv", attended, to_value)
+
+    def rotated(x: Tensor) -> Tensor:
+        first, second = x.double().chunk(2, dim=-1)
+        frequencies = 10000.0 ** (-torch.arange(0, rope, 2, dtype=torch.float64) / rope)
+        turned = torch.complex(first, second) * torch.exp(1j * positions[:, None] * frequencies)[:, None]
+        return torch.cat([turned.real, turned.imag], dim=-1)
+
+    c = kv[:, :latent].double()
+    c = c / (c.square().mean(-1, keepdim=True) + eps).sqrt() * gain
+    k_pe = rotated(kv[:, None, latent:]).expand(-1, heads, -1)
+    k = torch.cat([torch.einsum("nl,hpl->nhp", c, to_key.double()), k_pe], dim=-1)
+    v = torch.einsum("nl,hvl->nhv", c, to_value.double())
+    scores = torch.einsum("qhd,khd->hqk", torch.cat([q_nope.double(), rotated(q_pe)], dim=-1), k) * scale
+    future = torch.arange(rows) > torch.arange(rows)[:, None]
+    expected = torch.einsum("hqk,khv->qhv", scores.masked_fill(future, -torch.inf).softmax(-1), v)
+    torch.testing.assert_close(actual.double(), expected, rtol=0, atol=40 * E * v.abs().max().item())
 
 
 @each_case("draft_attention")
@@ -206,6 +280,35 @@ def test_draft_attention_is_causal(run: Backend):
     second = run("draft_attention", inputs)
     assert_same_bits(first[0], second[0])
     assert second[1].isnan().all()
+
+
+@pytest.mark.parametrize(
+    "name",
+    ["latent-16x512+64-bfloat16", "latent-4x46+6-bfloat16", "window-over-several-parts", "keys-of-6-values-of-10"],
+)
+def test_draft_attention_of_a_row_alone_is_the_same_bits(name: str, run: Backend):
+    (case,) = (c for c in cases_of("draft_attention") if c.name == name)
+    inputs = case.inputs()
+    together, offsets = run("draft_attention", inputs), inputs["row_offsets"].tolist()
+    for b, start in enumerate(inputs["cache_starts"].tolist()):
+        for row in range(offsets[b], offsets[b + 1]):
+            length = int(inputs["cache_lengths"][b]) - (offsets[b + 1] - row) + 1
+            span = {"cache_starts": torch.tensor([start]), "cache_lengths": torch.tensor([length])}
+            alone = inputs | {"q": inputs["q"][row : row + 1], "row_offsets": torch.tensor([0, 1]), **span}
+            assert_same_bits(run("draft_attention", alone)[0], together[row])
+
+
+def test_draft_attention_never_reads_what_the_window_has_passed(run: Backend):
+    (case,) = (c for c in cases_of("draft_attention") if c.name == "window-over-several-parts")
+    inputs = case.inputs()
+    first = run("draft_attention", inputs)
+    start, length = int(inputs["cache_starts"][0]), int(inputs["cache_lengths"][0])
+    passed = slice(start, start + length - 1 - inputs["window"])  # the first of two rows sees one key more to the left
+    inputs["k_cache"][passed], inputs["v_cache"][passed] = float("nan"), float("nan")
+    assert_same_bits(run("draft_attention", inputs), first)
+    inputs["v_cache"][passed.stop] = float("nan")
+    second = run("draft_attention", inputs)
+    assert second[0].isnan().all() and not second[1].isnan().any()
 
 
 @each_case("silu_mul")

@@ -8,10 +8,22 @@ from embedded import needs_target
 
 from eagle3_ext import load_checkpoint, smollm2
 from eagle3_ext.demo import DRAFTER_PATH
-from eagle3_ext.demo_prompts import PROMPTS
 from eagle3_ext.errors import BoundaryError
 from eagle3_ext.probe import probe_boundaries
 
+REPLIES = {
+    "How does a microwave oven heat food?": "A microwave oven heats food by using electromagnetic radiation, "
+    "specifically microwaves, which are a type of electromagnetic radiation. Microwaves are a form of electromagnetic "
+    "radiation that can heat food by interacting with the molecules of food. When food is placed in a microwave, it "
+    "absorbs microwave radiation, which",
+    "Why do leaves turn red and yellow before they fall?": "The process of photosynthesis is a remarkable adaptation "
+    "that allows plants to thrive in the Earth's climate. During photosynthesis, plants convert sunlight into energy, "
+    "which they use to build their own food. However, when the leaves of a plant are exposed to sunlight, they undergo "
+    "a chemical reaction that",
+    "What makes the tides rise and fall twice a day?": "The tides rise and fall twice a day due to the Coriolis effect."
+    " This phenomenon occurs because the Earth's rotation creates a spinning motion, causing the Coriolis effect. When "
+    "the Sun rises, it creates a spinning motion, which is counterbalanced by the Earth's rotation",
+}
 
 @pytest.fixture(scope="module")
 def target():
@@ -20,13 +32,9 @@ def target():
 
 @pytest.fixture(scope="module")
 def texts(target):
-    """What the target itself says: its own greedy text is what the drafter was trained to foresee."""
-    model, tokenizer = target
-    texts = []
-    for prompt in PROMPTS[:2]:
-        ids = torch.tensor(tokenizer.encode(smollm2.chat_prompt(prompt)).ids)
-        texts.append(model.generate(ids[None], max_new_tokens=40, do_sample=False)[0])
-    return texts
+    """The target's own greedy replies, cut off after 56 tokens: its text is what the drafter was trained to foresee."""
+    _, tokenizer = target
+    return [tokenizer.encode(smollm2.chat_prompt(prompt) + reply).ids for prompt, reply in REPLIES.items()]
 
 
 @needs_target

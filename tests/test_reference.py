@@ -66,7 +66,7 @@ VARIANTS = {
     "five-states": {"num_states": 5},
     "qk-norm": {"qk_norm": True},
     "biases": {"qkv_bias": True, "o_bias": True, "mlp_bias": True, "fc_bias": True},
-    "two-layers": {"layers": (Layer(), Layer(joins_embedding=False))},
+    "two-layers": {"layers": (Layer(), Layer(joins_embedding=False)), "norm_before_residual": True},
     "two-joined-layers": {"layers": (Layer(), Layer()), "norm_before_residual": True},
     "windows": {"layers": (Layer(window=3), Layer(joins_embedding=False, window=None))},
     "rope-linear": {"rope": Rope(kind="linear", factor=4.0)},

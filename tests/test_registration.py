@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import backends
 import pytest
 import torch
 from cases import CASES, Case, cases_of
@@ -14,9 +15,9 @@ REGISTERED = sorted(
 )
 
 
-def overload(op: str) -> torch._ops.OpOverload:
+def overload(op: str, namespace: str = "eagle3_ext") -> torch._ops.OpOverload:
     name, _, variant = op.partition(".")
-    return getattr(getattr(torch.ops.eagle3_ext, name), variant or "default")
+    return getattr(getattr(getattr(torch.ops, namespace), name), variant or "default")
 
 
 def few(op: str) -> list[Case]:
@@ -38,9 +39,27 @@ def test_every_op_has_a_documented_wrapper_and_a_reference(op: str):
     assert f"Source: csrc/ops/{op.removesuffix('_').removesuffix('_capture')}.cpp" in wrapper.__doc__
 
 
+@pytest.mark.parametrize("op", REGISTERED)
+def test_every_op_answers_to_cuda_tensors(op: str):
+    """With kernels, or in a build without them with a sentence that says so."""
+    assert torch._C._dispatch_has_kernel_for_dispatch_key(NAMESPACE + op, "CUDA")
+
+
+@pytest.mark.parametrize("op", REGISTERED)
+def test_the_emulated_op_has_the_same_schema(op: str):
+    backends.load_simt()
+    emulated, native = overload(op, "eagle3_simt"), overload(op)
+    assert str(emulated._schema).removeprefix("eagle3_simt::") == str(native._schema).removeprefix(NAMESPACE)
+    for case in few(op):
+        torch.library.opcheck(emulated, (), case.inputs(), test_utils="test_schema")
+
+
+@pytest.mark.parametrize("device", ["cpu", "cuda"])
 @pytest.mark.parametrize("case", [case for op in REGISTERED for case in few(op)], ids=str)
-def test_opcheck(case: Case):
-    torch.library.opcheck(overload(case.op), (), case.inputs())
+def test_opcheck(case: Case, device: str):
+    if device == "cuda" and not torch.cuda.is_available():
+        pytest.skip("no CUDA device")
+    torch.library.opcheck(overload(case.op), (), backends.copied(case.inputs(), device))
 
 
 @pytest.mark.parametrize("case", CASES, ids=str)

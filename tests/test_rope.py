@@ -69,14 +69,15 @@ def test_dynamic_rows_are_plain_up_to_the_trained_length():
 
 
 def test_attention_factor_scales_the_table():
-    scaled = rope_table(1e4, 8, 5, torch.float64, Rope(kind="yarn", factor=1.0, original_length=64, attention_factor=1.5))
+    rope = Rope(kind="yarn", factor=1.0, original_length=64, attention_factor=1.5)
+    scaled = rope_table(1e4, 8, 5, torch.float64, rope)
     torch.testing.assert_close(scaled, 1.5 * rope_table(1e4, 8, 5, torch.float64))
 
 
 @pytest.mark.parametrize("interleaved", [False, True])
 @pytest.mark.parametrize("rotary_dim", [None, 4, 8])
 def test_one_kernel_serves_interleaved_and_partial_heads(interleaved: bool, rotary_dim: int | None):
-    """q.k of heads put in half-rotation order and turned over the whole head is q.k of the heads as the file has them."""
+    """q.k of heads put in half-rotation order and turned as a whole is q.k of the heads as the file has them."""
     rope = Rope(interleaved=interleaved, rotary_dim=rotary_dim)
     q, k = torch.randn(2, 6, 1, 12, dtype=torch.float64)
     angles = rope_table(1e4, rotary_dim or 12, 6, torch.float64, rope)

@@ -121,9 +121,9 @@ def check_argmax_tokens(dtype: torch.dtype, width: int) -> None:
 
 
 def check_draft_attention(dtype: torch.dtype, head_dim: int) -> None:
-    query_heads, kv_heads, length, rows = 6, 2, 150, 3
+    query_heads, kv_heads, length, rows, value_dim = 10, 2, 150, 3, head_dim // 2 + 3
     q = torch.randn(rows, query_heads, head_dim).to(dtype)
-    k, v = torch.randn(2, length, kv_heads, head_dim).to(dtype)
+    k, v = (torch.randn(length, kv_heads, dim).to(dtype) for dim in (head_dim, value_dim))
     scale = head_dim**-0.5
 
     def attend(first: int) -> Tensor:

@@ -10,13 +10,13 @@
 
 #define EAGLE3_HOST_DEVICE __host__ __device__ __forceinline__
 
-// EAGLE3_LAUNCH(kernel, grid, block, smem_bytes, stream, args...); a template's name in parentheses: (kernel<float, 8>).
+// EAGLE3_LAUNCH(kernel, grid, block, smem_bytes, stream, args...); a template in parentheses: (kernel<float, 8>).
 // The launcher returns cudaGetLastError() afterwards.
 #define EAGLE3_LAUNCH(kernel, grid, block, smem_bytes, stream, ...) \
   (kernel<<<(grid), (block), (smem_bytes), (stream)>>>(__VA_ARGS__))
 
 // T* name = the block's dynamic shared memory, 16-byte aligned. At most one per kernel; carve up the rest by hand.
-#define EAGLE3_DYNAMIC_SHARED(T, name)                                       \
+#define EAGLE3_DYNAMIC_SHARED(T, name)                                   \
   extern __shared__ __align__(16) unsigned char eagle3_dynamic_shared[]; \
   T* name = reinterpret_cast<T*>(eagle3_dynamic_shared)
 

@@ -1,3 +1,5 @@
+#include "../core/visible_keys.h"
+
 #include <cstring>
 #include <vector>
 
@@ -6,49 +8,58 @@
 namespace eagle3::cpu {
 namespace {
 
-// The keys one query row sees: a run of cache rows; empty for padding.
-struct Span {
-  int64_t start, length;
-};
+// Query heads of one task. More would leave threads idle where one kv head serves all query heads, as in MLA.
+constexpr int64_t kTaskHeads = 8;
 
-std::vector<Span> visible_keys(const DraftAttentionParams& p) {
-  std::vector<Span> spans(p.num_rows, Span{0, 0});
+// The keys that each query row sees; none for padding.
+std::vector<KeySpan> spans_of(const DraftAttentionParams& p) {
+  std::vector<KeySpan> spans(p.num_rows, KeySpan{0, 0});
   for (int64_t b = 0; b < p.batch; ++b) {
     const int64_t begin = index_at(p.row_offsets, b), end = std::min(index_at(p.row_offsets, b + 1), p.num_rows);
-    const int64_t before = index_at(p.cache_lengths, b) - (end - begin);
-    for (int64_t row = begin; row < end; ++row) {
-      spans[row] = {index_at(p.cache_starts, b), before + (row - begin) + 1};
-    }
+    const int64_t start = index_at(p.cache_starts, b), length = index_at(p.cache_lengths, b);
+    for (int64_t row = begin; row < end; ++row) spans[row] = visible_keys(row, begin, end, start, length, p.window);
   }
   return spans;
+}
+
+// Query heads first .. first + heads - 1 of a row, which share a kv head.
+void attend(const DraftAttentionParams& p, int64_t row, const KeySpan& keys, int64_t first, int64_t heads) {
+  const RowKernels& kernels = row_kernels(p.dtype);
+  void* out = advance(p.out, (row * p.num_q_heads + first) * p.value_dim, p.dtype);
+  if (keys.length <= 0) {
+    std::memset(out, 0, heads * p.value_dim * element_size(p.dtype));
+    return;
+  }
+  thread_local std::vector<float> scratch;
+  scratch.resize(kernels.attention_scratch(heads, p.head_dim, p.value_dim));
+  const int64_t kv_head = first / (p.num_q_heads / p.num_kv_heads);
+  kernels.attention({.q = advance(p.q, row * p.q_stride + first * p.head_dim, p.dtype),
+                     .k_cache = advance(p.k_cache, keys.start * p.k_stride + kv_head * p.k_head_stride, p.dtype),
+                     .v_cache = advance(p.v_cache, keys.start * p.v_stride + kv_head * p.v_head_stride, p.dtype),
+                     .out = out,
+                     .heads = heads,
+                     .head_dim = p.head_dim,
+                     .value_dim = p.value_dim,
+                     .length = keys.length,
+                     .k_stride = p.k_stride,
+                     .v_stride = p.v_stride,
+                     .scale = p.scale,
+                     .scratch = scratch.data()});
 }
 
 }  // namespace
 
 void draft_attention(const DraftAttentionParams& p) {
-  const RowKernels& kernels = row_kernels(p.dtype);
-  const std::vector<Span> spans = visible_keys(p);
-  const int64_t group = p.num_q_heads / p.num_kv_heads;
-  const int64_t scratch_size = kernels.attention_scratch(group, p.head_dim);
+  const std::vector<KeySpan> spans = spans_of(p);
+  const int64_t group = p.num_q_heads / p.num_kv_heads, tasks = (group + kTaskHeads - 1) / kTaskHeads;
   int64_t longest = 0;
-  for (const Span& span : spans) longest = std::max(longest, span.length);
-  // One task per query row and kv head: results do not depend on what else is in the call.
-  for_rows(p.num_rows * p.num_kv_heads, longest * p.head_dim * group, [&](int64_t task) {
-    const int64_t row = task / p.num_kv_heads, kv_head = task % p.num_kv_heads;
-    const int64_t head_offset = kv_head * group * p.head_dim, size = group * p.head_dim;
-    void* out = advance(p.out, row * p.num_q_heads * p.head_dim + head_offset, p.dtype);
-    if (spans[row].length <= 0) {
-      std::memset(out, 0, size * element_size(p.dtype));
-      return;
-    }
-    thread_local std::vector<float> scratch;
-    scratch.resize(scratch_size);
-    const int64_t start = spans[row].start;
-    const void* const q = advance(p.q, row * p.q_stride + head_offset, p.dtype);
-    const void* const keys = advance(p.k_cache, start * p.k_stride + kv_head * p.k_head_stride, p.dtype);
-    const void* const values = advance(p.v_cache, start * p.v_stride + kv_head * p.v_head_stride, p.dtype);
-    kernels.attention({q, keys, values, out, group, p.head_dim, spans[row].length, p.k_stride, p.v_stride, p.scale,
-                       scratch.data()});
+  for (const KeySpan& span : spans) longest = std::max(longest, span.length);
+  const int64_t work = longest * p.head_dim * std::min(group, kTaskHeads);
+  // Every query row and head by itself: results do not depend on what else is in the call.
+  for_rows(p.num_rows * p.num_kv_heads * tasks, work, [&](int64_t i) {
+    const int64_t row = i / (p.num_kv_heads * tasks), kv_head = i / tasks % p.num_kv_heads;
+    const int64_t begin = i % tasks * kTaskHeads, heads = std::min(kTaskHeads, group - begin);
+    attend(p, row, spans[row], kv_head * group + begin, heads);
   });
 }
 

@@ -1,15 +1,10 @@
 // RMSNorm of one row on the CPU, with the rounding of the reference: cast to the dtype before the gain.
 #pragma once
 
-#include <cmath>
-
+#include "../core/rms_norm.h"
 #include "dispatch.h"
 
 namespace eagle3::cpu {
-
-inline float inverse_rms(float squares, int64_t size, float eps) {
-  return 1.0f / std::sqrt(squares / static_cast<float>(size) + eps);
-}
 
 // out = round(round(x / rms(x)) * gain), x and out rows of `size` elements.
 inline void rms_norm_row(const RowKernels& row, const void* x, const void* gain, float eps, void* out, int64_t size) {

@@ -1,12 +1,11 @@
-#include <cstring>
-#include <vector>
+#include "rope.h"
 
-#include "rows.h"
+#include <cstring>
 
 namespace eagle3::cpu {
 namespace {
 
-void rope_append_row(const RopeAppendParams& p, int64_t n, float* angles) {
+void rope_append_row(const RopeAppendParams& p, int64_t n) {
   const RowKernels& kernels = row_kernels(p.dtype);
   const int64_t half = p.rotary_dim / 2, kv_size = p.num_kv_heads * p.head_dim;
   const int64_t position = index_at(p.positions, n), slot = index_at(p.slots, n);
@@ -15,13 +14,10 @@ void rope_append_row(const RopeAppendParams& p, int64_t n, float* angles) {
   const void* v = advance(k, kv_size, p.dtype);
   // A position without angles is refused by the op's check; padding rows keep theirs unrotated.
   if (position >= 0 && position < p.max_position) {
-    float* cos = angles;
-    float* sin = angles + half + kAnglePadding;
-    kernels.align_floats(p.cos_sin + position * p.rotary_dim, cos, half);
-    kernels.align_floats(p.cos_sin + position * p.rotary_dim + half, sin, half);
+    const Angles angles = align_angles(kernels, p.cos_sin + position * p.rotary_dim, half);
     for (int64_t head = 0; head < p.num_q_heads + p.num_kv_heads; ++head) {
       void* x = advance(q, head * p.head_dim, p.dtype);
-      kernels.rotate(x, cos, sin, x, half);
+      kernels.rotate(x, angles.cos, angles.sin, x, half);
     }
   }
   if (slot < 0 || slot >= p.num_slots) return;
@@ -34,11 +30,7 @@ void rope_append_row(const RopeAppendParams& p, int64_t n, float* angles) {
 
 void rope_append(const RopeAppendParams& p) {
   const int64_t work = (p.num_q_heads + 2 * p.num_kv_heads) * p.head_dim;
-  for_rows(p.num_rows, work, [&](int64_t n) {
-    thread_local std::vector<float> angles;
-    angles.resize(p.rotary_dim + 2 * kAnglePadding);
-    rope_append_row(p, n, angles.data());
-  });
+  for_rows(p.num_rows, work, [&](int64_t n) { rope_append_row(p, n); });
 }
 
 }  // namespace eagle3::cpu

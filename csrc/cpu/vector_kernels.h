@@ -23,15 +23,15 @@ struct LinearBlock {
 
 constexpr int64_t kAnglePadding = 32;  // the widest level's chunk
 
-// One query row against the keys and values of one kv head, for all `group` query heads that share it.
+// One query row against the keys and values of one kv head, for `heads` query heads that share it.
 struct AttentionRow {
-  const void* q;        // [group, head_dim] contiguous
+  const void* q;        // [heads, head_dim] contiguous
   const void* k_cache;  // row t at t * k_stride
   const void* v_cache;
-  void* out;  // [group, head_dim] contiguous
-  int64_t group, head_dim, length, k_stride, v_stride;
+  void* out;  // [heads, value_dim] contiguous
+  int64_t heads, head_dim, value_dim, length, k_stride, v_stride;
   float scale;
-  float* scratch;  // attention_scratch(group, head_dim) floats
+  float* scratch;  // attention_scratch(heads, head_dim, value_dim) floats
 };
 
 // The primitives for one element type.
@@ -57,7 +57,7 @@ struct RowKernels {
   float (*max)(const void* x, int64_t n);                    // NaN counts as -inf
   float (*sum_exp)(const void* x, float offset, int64_t n);  // sum of exp(x - offset), NaN left out
 
-  int64_t (*attention_scratch)(int64_t group, int64_t head_dim);
+  int64_t (*attention_scratch)(int64_t heads, int64_t head_dim, int64_t value_dim);
   void (*attention)(const AttentionRow&);
 };
 

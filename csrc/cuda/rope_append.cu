@@ -1,6 +1,6 @@
 #include "../core/indices.h"
-#include "../core/rope.h"
 #include "dispatch.cuh"
+#include "rope.cuh"
 
 namespace eagle3::cuda {
 namespace {
@@ -17,26 +17,6 @@ struct HeadPieces {
         whole((p.head_dim + kVec<T> - 1) / kVec<T>) {}
   EAGLE3_HOST_DEVICE int64_t most() const { return pairs + rest > whole ? pairs + rest : whole; }
 };
-
-// Rotates the pairs (i, i + half) of the piece at i; copies what it rotated into the cache row unless null.
-template <class T, bool kAligned>
-__device__ __forceinline__ void rotate_piece(T* x, const float* angles, T* cached, int64_t i, int64_t half) {
-  Vec<T> low = load<T, kAligned>(x, i, half), high = load<T, kAligned>(x + half, i, half);
-  if (angles) {
-#pragma unroll
-    for (int j = 0; j < kVec<T>; j += 4) {
-      const Vec<float> cos = load<float, kAligned>(angles, i + j, half);
-      const Vec<float> sin = load<float, kAligned>(angles + half, i + j, half);
-#pragma unroll
-      for (int e = 0; e < 4; ++e) rotate_pair(low.lane[j + e], high.lane[j + e], cos.lane[e], sin.lane[e]);
-    }
-    store<T, kAligned>(x, i, half, low);
-    store<T, kAligned>(x + half, i, half, high);
-  }
-  if (!cached) return;
-  store<T, kAligned>(cached, i, half, low);
-  store<T, kAligned>(cached + half, i, half, high);
-}
 
 // A thread per piece of a row's heads: q, then k, then v.
 template <class T, bool kAligned>
@@ -56,10 +36,15 @@ __global__ void __launch_bounds__(kThreads) rope_append_kernel(const RopeAppendP
     cached = cache + (slot * p.num_kv_heads + kv_head) * p.head_dim;
   }
   if (head < first_v && piece < pieces.pairs) {
-    const int64_t position = index_at(p.positions, n);
-    // Padding may lie at any position; without angles it stays unrotated.
-    const float* angles = position >= 0 && position < p.max_position ? p.cos_sin + position * p.rotary_dim : nullptr;
-    rotate_piece<T, kAligned>(x, angles, cached, piece * kVec<T>, p.rotary_dim / 2);
+    const float* angles = angles_at(p.cos_sin, index_at(p.positions, n), p.max_position, p.rotary_dim);
+    const int64_t i = piece * kVec<T>, half = p.rotary_dim / 2;
+    Pairs<T, kAligned> pairs;
+    pairs.read(x, i, half);
+    if (angles) {
+      pairs.rotate(angles, i, half);
+      pairs.write(x, i, half);
+    }
+    if (cached) pairs.write(cached, i, half);
     return;
   }
   const int64_t copied_from = head < first_v ? p.rotary_dim : 0, size = p.head_dim - copied_from;

@@ -4,32 +4,32 @@
 
 namespace eagle3 {
 
-constexpr int64_t kFirstCapacity = 256;
-
-KvCache::KvCache(const DrafterSizes& sizes, int64_t max_batch, int64_t max_length, at::TensorOptions options)
-    : lengths(max_batch, 0),
-      max_length_(max_length),
-      capacity_(std::min(kFirstCapacity, max_length)),
-      k_(at::empty({max_batch * capacity_, sizes.num_kv_heads, sizes.head_dim}, options)),
-      v_(at::empty_like(k_)) {}
-
-void KvCache::reserve(int64_t length) {
-  if (length <= capacity_) return;
-  int64_t capacity = capacity_;
-  while (capacity < length) capacity *= 2;
-  capacity = std::min(capacity, max_length_);
-  k_ = relocated(k_, capacity);
-  v_ = relocated(v_, capacity);
-  capacity_ = capacity;
+KvCache::KvCache(const DrafterSizes& sizes, int64_t max_batch, int64_t capacity, at::TensorOptions options)
+    : max_batch_(max_batch), capacity_(capacity) {
+  for (size_t layer = 0; layer < sizes.layers.size(); ++layer) {
+    if (sizes.is_latent()) {
+      k_.push_back(at::empty({num_slots(), 1, sizes.latent.cache_width()}, options));
+      continue;
+    }
+    k_.push_back(at::empty({num_slots(), sizes.num_kv_heads, sizes.head_dim}, options));
+    v_.push_back(at::empty_like(k_.back()));
+  }
 }
 
-at::Tensor KvCache::relocated(const at::Tensor& old, int64_t capacity) const {
-  const at::Tensor wider = at::empty({max_batch() * capacity, old.size(1), old.size(2)}, old.options());
-  for (int64_t sequence = 0; sequence < max_batch(); ++sequence) {
-    const int64_t rows = lengths[sequence];
-    wider.narrow(0, sequence * capacity, rows).copy_(old.narrow(0, sequence * capacity_, rows));
+void KvCache::reserve(int64_t length, int64_t kept, int64_t max_length) {
+  if (length <= capacity_) return;
+  int64_t wider = capacity_;
+  while (wider < length) wider *= 2;
+  wider = std::min(wider, max_length);
+  for (std::vector<at::Tensor>* parts : {&k_, &v_}) {
+    for (at::Tensor& part : *parts) {
+      const at::Tensor old = part.view({max_batch_, capacity_, part.size(1), part.size(2)});
+      at::Tensor grown = at::empty({max_batch_, wider, part.size(1), part.size(2)}, part.options());
+      grown.narrow(1, 0, kept).copy_(old.narrow(1, 0, kept));
+      part = grown.view({max_batch_ * wider, part.size(1), part.size(2)});
+    }
   }
-  return wider;
+  capacity_ = wider;
 }
 
 }  // namespace eagle3

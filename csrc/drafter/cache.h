@@ -1,5 +1,6 @@
-// Keys and values of every sequence, flat: slot = sequence * capacity + place. Committed rows come first; a
-// draft's rows follow them and are overwritten by the next extend.
+// Keys and values of every sequence and layer, flat: slot = sequence * capacity + place. Committed rows come first; a
+// draft's rows follow them and are overwritten by the next extend. With latent attention k is [latent | rotated key], one
+// head, and v the latent part of the same memory.
 #pragma once
 
 #include <ATen/ATen.h>
@@ -12,25 +13,20 @@ namespace eagle3 {
 
 class KvCache {
  public:
-  KvCache(const DrafterSizes& sizes, int64_t max_batch, int64_t max_length, at::TensorOptions options);
+  // Room for `capacity` rows of each sequence.
+  KvCache(const DrafterSizes& sizes, int64_t max_batch, int64_t capacity, at::TensorOptions options);
 
-  // Makes room for `length` rows of every sequence by doubling; committed rows are kept. Not past max_length.
-  void reserve(int64_t length);
+  // Makes room for `length` rows of every sequence by doubling, up to max_length; the first `kept` rows stay.
+  void reserve(int64_t length, int64_t kept, int64_t max_length);
 
-  int64_t slot(int64_t sequence, int64_t place) const { return sequence * capacity_ + place; }
-  int64_t num_slots() const { return k_.size(0); }
-  int64_t max_batch() const { return static_cast<int64_t>(lengths.size()); }
-  int64_t max_length() const { return max_length_; }
-  void* k() const { return k_.data_ptr(); }
-  void* v() const { return v_.data_ptr(); }
-
-  std::vector<int64_t> lengths;  // committed rows of each sequence
+  int64_t capacity() const { return capacity_; }
+  int64_t num_slots() const { return max_batch_ * capacity_; }
+  const at::Tensor& k(int64_t layer) const { return k_[layer]; }  // [num_slots, nkv, d]
+  const at::Tensor& v(int64_t layer) const { return v_.empty() ? k_[layer] : v_[layer]; }
 
  private:
-  at::Tensor relocated(const at::Tensor& old, int64_t capacity) const;
-
-  int64_t max_length_, capacity_;
-  at::Tensor k_, v_;  // [max_batch * capacity, nkv, d]
+  int64_t max_batch_, capacity_;
+  std::vector<at::Tensor> k_, v_;
 };
 
 }  // namespace eagle3

@@ -21,14 +21,15 @@ std::tuple<at::Tensor, at::Tensor> accepted_rows(const at::Tensor& accept_length
   }
   const at::TensorOptions int64 = accept_lengths_.options().dtype(at::kLong);
   at::Tensor rows = at::empty({batch * width}, int64), row_offsets = at::empty({batch + 1}, int64);
-  launch<cpu::accepted_rows, cuda::accepted_rows>("accepted_rows", rows, {
+  const AcceptedRowsParams params{
       .accept_lengths = values,
       .batch = batch,
       .width = width,
       .block_front = block_front,
       .rows = rows.mutable_data_ptr<int64_t>(),
       .row_offsets = row_offsets.mutable_data_ptr<int64_t>(),
-  });
+  };
+  launch<cpu::accepted_rows, cuda::accepted_rows>("accepted_rows", rows, params);
   return {rows, row_offsets};
 }
 

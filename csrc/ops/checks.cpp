@@ -1,6 +1,7 @@
 #include "checks.h"
 
 #include <sstream>
+#include <utility>
 
 namespace eagle3 {
 namespace {
@@ -73,6 +74,19 @@ Arg& Arg::writable_contiguous() {
   return *this;
 }
 
+Arg& Arg::writable_heads() {
+  // The inner of the two dimensions, whichever it is, must step over a head, the outer over all of the inner one.
+  int64_t inner = 1, outer = 0;
+  if (tensor_.size(1) <= 1 || (tensor_.size(0) > 1 && tensor_.stride(0) < tensor_.stride(1))) std::swap(inner, outer);
+  const int64_t head = tensor_.size(2), span = (tensor_.size(inner) - 1) * tensor_.stride(inner) + head;
+  const bool apart = (tensor_.size(inner) <= 1 || tensor_.stride(inner) >= head) &&
+                     (tensor_.size(outer) <= 1 || tensor_.stride(outer) >= span);
+  TORCH_CHECK_VALUE(tensor_.numel() == 0 || ((head == 1 || tensor_.stride(2) == 1) && apart), op_, ": ", label(),
+                    " has strides ", tensor_.strides(),
+                    ", expected contiguous heads that do not overlap: it is written in place");
+  return *this;
+}
+
 Arg& Arg::readable_rows() {
   if (!rows_are_contiguous(tensor_)) tensor_ = tensor_.contiguous();
   return *this;
@@ -114,6 +128,17 @@ void check_padded_indices(const Arg& arg, int64_t limit) {
     const int64_t value = index_at(indices, i);
     TORCH_CHECK_INDEX(value >= -1 && value < limit, arg.op(), ": ", arg.label(), "[", i, "] is ", value,
                       ", expected -1 (padding) or an index in [0, ", limit, ")");
+  }
+}
+
+void check_positions(Arg& positions, Arg& slots, int64_t max_position, int64_t num_slots) {
+  const Indices position_values = positions.indices(), slot_values = slots.indices();
+  check_padded_indices(slots, num_slots);
+  for (int64_t i = 0; i < slots.size(0); ++i) {
+    const int64_t position = index_at(position_values, i);
+    const bool padding = index_at(slot_values, i) == -1;
+    TORCH_CHECK_INDEX(padding || (position >= 0 && position < max_position), positions.op(), ": ", positions.label(),
+                      "[", i, "] is ", position, ", expected [0, max_position = ", max_position, ")");
   }
 }
 

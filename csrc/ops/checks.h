@@ -12,8 +12,8 @@
 namespace eagle3 {
 
 // A tensor argument under its name in the schema, with its index if it is one of a list. Checks throw ValueError and
-// return the argument, so that they chain. Read-only arguments may be replaced by a contiguous copy, which the Arg keeps
-// alive; mutated ones never are.
+// return the argument, so that they chain. Read-only arguments may be replaced by a contiguous copy, which the Arg
+// keeps alive; mutated ones never are.
 class Arg {
  public:
   Arg(const char* op, const char* name, const at::Tensor& tensor, int64_t index = -1)
@@ -28,6 +28,8 @@ class Arg {
   // A mutated argument of [rows, ...]: every row contiguous and no two rows share memory.
   Arg& writable_rows();
   Arg& writable_contiguous();
+  // A mutated argument of [rows, heads, d]: every head contiguous and no two share memory.
+  Arg& writable_heads();
   // A read-only argument of [rows, ...]: rows keep their stride, copied only when a row itself is not contiguous.
   Arg& readable_rows();
   Arg& readable_contiguous();
@@ -54,9 +56,13 @@ class Arg {
   at::Tensor tensor_;
 };
 
-// IndexError unless every value is -1 (padding) or in [0, limit). Reads the values: those on a GPU are copied, which waits
-// for its stream, so callers ask can_read_values() first unless their caller asked for the check.
+// IndexError unless every value is -1 (padding) or in [0, limit). Reads the values: those on a GPU are copied, which
+// waits for its stream, so callers ask can_read_values() first unless their caller asked for the check.
 void check_padded_indices(const Arg& arg, int64_t limit);
+
+// check_padded_indices of slots, and IndexError unless the position of every row with a slot is in [0, max_position).
+// Padding may lie at any position.
+void check_positions(Arg& positions, Arg& slots, int64_t max_position, int64_t num_slots);
 
 // IndexError unless slot is one of the whole hidden_size-wide slots of a features row.
 void check_slot(const Arg& features, int64_t slot, int64_t hidden_size);

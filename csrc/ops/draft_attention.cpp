@@ -1,6 +1,8 @@
 #include <ATen/ops/empty.h>
 #include <torch/library.h>
 
+#include <optional>
+
 #include "checks.h"
 #include "launch.h"
 
@@ -28,20 +30,23 @@ void check_ranges(const DraftAttentionParams& params, int64_t num_slots) {
 
 at::Tensor draft_attention(const at::Tensor& q_, const at::Tensor& k_cache_, const at::Tensor& v_cache_,
                            const at::Tensor& row_offsets_, const at::Tensor& cache_starts_,
-                           const at::Tensor& cache_lengths_, double scale) {
+                           const at::Tensor& cache_lengths_, double scale, std::optional<int64_t> window) {
   Arg q(kOp, "q", q_), k_cache(kOp, "k_cache", k_cache_), v_cache(kOp, "v_cache", v_cache_);
   Arg row_offsets(kOp, "row_offsets", row_offsets_), starts(kOp, "cache_starts", cache_starts_);
   Arg lengths(kOp, "cache_lengths", cache_lengths_);
   q.shape({-1, -1, -1}, "[n, num_q_heads, d]").readable_rows();
   k_cache.shape({-1, -1, q.size(2)}, "[slots, num_kv_heads, d]").same_dtype_and_device(q).readable_heads();
-  v_cache.shape(k_cache_.sizes(), "[slots, num_kv_heads, d]").same_dtype_and_device(q).readable_heads();
   const int64_t nq = q.size(1), nkv = k_cache.size(1), batch = starts.shape({-1}, "[B]").same_device(q).size(0);
+  v_cache.shape({k_cache.size(0), nkv, -1}, "[slots, num_kv_heads, d_v]").same_dtype_and_device(q).readable_heads();
+  const int64_t value_dim = v_cache.size(2);
   TORCH_CHECK_VALUE(nkv > 0 && nq % nkv == 0, kOp, ": q has ", nq, " heads, expected a multiple of the cache's ", nkv);
   row_offsets.shape({batch + 1}, "[B + 1]").same_device(q);
   lengths.shape({batch}, "[B]").same_device(q);
+  TORCH_CHECK_VALUE(!window || *window > 0, kOp, ": window is ", window.value_or(0),
+                    ", expected None or at least 1: a row sees its own key");
 
-  at::Tensor out = at::empty({q.size(0), nq * q.size(2)}, q_.options());
-  const at::Tensor memory = workspace<cuda::draft_attention_workspace>(q_, q.size(0), nq, nkv, q.size(2));
+  at::Tensor out = at::empty({q.size(0), nq * value_dim}, q_.options());
+  const at::Tensor memory = workspace<cuda::draft_attention_workspace>(q_, q.size(0), nq, q.size(2), value_dim);
   const DraftAttentionParams params{
       .dtype = q.dtype(),
       .q = q.data(),
@@ -60,6 +65,8 @@ at::Tensor draft_attention(const at::Tensor& q_, const at::Tensor& k_cache_, con
       .num_q_heads = nq,
       .num_kv_heads = nkv,
       .head_dim = q.size(2),
+      .value_dim = value_dim,
+      .window = window.value_or(0),
       .scale = static_cast<float>(scale),
       .out = out.mutable_data_ptr(),
       .num_slots = k_cache.size(0),

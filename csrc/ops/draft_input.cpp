@@ -30,7 +30,7 @@ at::Tensor draft_input(const at::Tensor& tokens_, const at::Tensor& hidden_,
   const Indices token_values = tokens.indices();
   if (!token_embeddings_ && can_read_values(tokens_)) check_padded_indices(tokens, embed_weight.size(0));
   at::Tensor x = at::empty({n, 2 * h}, hidden_.options());
-  launch<cpu::draft_input, cuda::draft_input>(kOp, hidden_, {
+  const DraftInputParams params{
       .dtype = hidden.dtype(),
       .tokens = token_values,
       .hidden = hidden.data(),
@@ -45,7 +45,8 @@ at::Tensor draft_input(const at::Tensor& tokens_, const at::Tensor& hidden_,
       .hidden_stride = hidden.row_stride(),
       .token_embeddings_stride = token_embeddings.row_stride(),
       .x = x.mutable_data_ptr(),
-  });
+  };
+  launch<cpu::draft_input, cuda::draft_input>(kOp, hidden_, params);
   return x;
 }
 

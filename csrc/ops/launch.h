@@ -1,7 +1,7 @@
 // Which kernel an op runs, and under which namespace it is registered.
 //
-// Both are decided when a module is linked, so that op files are compiled once: launch.cpp for the package, and
-// tests/simt/launch.cpp for _simt, where the same ops and checks stand in eagle3_simt and run the emulated CUDA kernels.
+// Both are decided when a module is linked, so that op files are compiled once: by launch.cpp for the package, and by
+// tests/simt/launch.cpp for _simt, where the same ops and checks stand in eagle3_simt and run emulated CUDA kernels.
 // No header of CUDA or of a CUDA build of torch is needed, so the package builds and imports with either torch.
 #pragma once
 
@@ -9,22 +9,20 @@
 #include <ATen/ops/empty.h>
 #include <c10/core/DeviceGuard.h>
 
-#include <type_traits>
-
 #include "../kernels.h"
 
-// EAGLE3_IMPL(m) { m.impl("op", function); } registers the function for every device this build has kernels for. Once in
-// a file; TORCH_LIBRARY_IMPL would want the namespace as a literal.
-#define EAGLE3_IMPL(m)                                                                                             \
-  static void register_op(torch::Library&);                                                                        \
+// EAGLE3_IMPL(m) { m.impl("op", function); } registers the function for every device this build has kernels for. Once
+// in a file; TORCH_LIBRARY_IMPL would want the namespace as a literal.
+#define EAGLE3_IMPL(m)                                                                                                 \
+  static void register_op(torch::Library&);                                                                            \
   static const torch::detail::TorchLibraryInit cpu_registration(torch::Library::IMPL, register_op, eagle3::kNamespace, \
-                                                                c10::DispatchKey::CPU, __FILE__, __LINE__);        \
-  EAGLE3_CUDA_REGISTRATION                                                                                         \
+                                                                c10::DispatchKey::CPU, __FILE__, __LINE__);            \
+  EAGLE3_CUDA_REGISTRATION                                                                                             \
   static void register_op(torch::Library& m)
 #if defined(EAGLE3_WITH_CUDA)
-#define EAGLE3_CUDA_REGISTRATION                                                                                     \
-  static const torch::detail::TorchLibraryInit cuda_registration(torch::Library::IMPL, register_op, eagle3::kNamespace, \
-                                                                 c10::DispatchKey::CUDA, __FILE__, __LINE__);
+#define EAGLE3_CUDA_REGISTRATION                                  \
+  static const torch::detail::TorchLibraryInit cuda_registration( \
+      torch::Library::IMPL, register_op, eagle3::kNamespace, c10::DispatchKey::CUDA, __FILE__, __LINE__);
 #else
 #define EAGLE3_CUDA_REGISTRATION
 #endif
@@ -44,13 +42,10 @@ CUstream_st* current_stream(const at::Tensor& tensor);
 // Raises unless cuda_error is cudaSuccess, in one sentence that names the op and the reason.
 void check_launch(const char* op, const at::Tensor& tensor, int cuda_error);
 
-template <class Params>
-Params params_of(void (*cpu_kernel)(const Params&));
-
-// Runs a kernel on the device of `tensor`: launch<cpu::silu_mul, cuda::silu_mul>("silu_mul", gate_up, {.dtype = ...}).
+// Runs a kernel on the device of `tensor`: launch<cpu::silu_mul, cuda::silu_mul>("silu_mul", gate_up, params).
 // The kernels are template arguments, so that a build without CUDA links without cuda::silu_mul.
-template <auto cpu_kernel, auto cuda_kernel, class Params = decltype(params_of(cpu_kernel))>
-void launch(const char* op, const at::Tensor& tensor, const std::type_identity_t<Params>& params) {
+template <auto cpu_kernel, auto cuda_kernel, class Params>
+void launch(const char* op, const at::Tensor& tensor, const Params& params) {
 #if defined(EAGLE3_WITH_CUDA)
   if (!has_cpu_kernel(tensor)) {
     const c10::DeviceGuard guard(tensor.device());
@@ -60,7 +55,7 @@ void launch(const char* op, const at::Tensor& tensor, const std::type_identity_t
   cpu_kernel(params);
 }
 
-// Memory for a CUDA kernel that asks for it, of bytes_of(sizes...) bytes; an undefined tensor where the CPU kernel runs.
+// Memory for a CUDA kernel that asks for it: bytes_of(sizes...) bytes, or an undefined tensor for a CPU kernel.
 template <auto bytes_of, class... Sizes>
 at::Tensor workspace([[maybe_unused]] const at::Tensor& like, [[maybe_unused]] Sizes... sizes) {
 #if defined(EAGLE3_WITH_CUDA)

@@ -16,4 +16,9 @@ constexpr int64_t kSkinnyRowsWithoutGemm = 32;
 // are row-invariant bit for bit; more rows use ATen's GEMM. Unchecked: callers have checked or made the tensors.
 void linear(const at::Tensor& x, const at::Tensor& weight, const std::optional<at::Tensor>& bias, at::Tensor& y);
 
+// A tensor as an optional argument: undefined means absent.
+inline std::optional<at::Tensor> present(const at::Tensor& tensor) {
+  return tensor.defined() ? std::optional<at::Tensor>(tensor) : std::nullopt;
+}
+
 }  // namespace eagle3

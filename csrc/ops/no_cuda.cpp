@@ -14,7 +14,7 @@ void refuse(const c10::OperatorHandle& op, torch::jit::Stack*) {
 
 TORCH_LIBRARY_IMPL(eagle3_ext, CUDA, m) {
   for (const char* op : {"capture_", "add_rms_norm_", "add_rms_norm_capture_", "gather_concat", "gather_concat.out",
-                         "accepted_rows", "draft_input", "rope_append_", "draft_attention", "silu_mul", "skinny_linear",
-                         "argmax_tokens", "verify_greedy"})
+                         "accepted_rows", "draft_input", "head_rms_norm_", "rope_append_", "mla_append_",
+                         "draft_attention", "silu_mul", "skinny_linear", "argmax_tokens", "verify_greedy"})
     m.impl(op, torch::CppFunction::makeFromBoxedFunction<&eagle3::refuse>());
 }

@@ -25,21 +25,13 @@ void rope_append_(const at::Tensor& qkv_, const at::Tensor& positions_, const at
   TORCH_CHECK_VALUE(rotary_dim % 2 == 0 && rotary_dim <= head_dim, kOp, ": cos_sin has rotary_dim ", rotary_dim,
                     ", expected an even number up to head_dim = ", head_dim);
 
-  const Indices position_values = positions.indices(), slot_values = slots.indices();
-  const bool can_read = can_read_values(slots_);
-  if (can_read) check_padded_indices(slots, num_slots);
-  for (int64_t i = 0; i < n && can_read; ++i) {  // a padded row may carry any position
-    const int64_t position = index_at(position_values, i);
-    const bool padding = index_at(slot_values, i) == -1;
-    TORCH_CHECK_INDEX(padding || (position >= 0 && position < max_position), kOp, ": positions[", i, "] is ", position,
-                      ", expected [0, max_position = ", max_position, ")");
-  }
+  if (can_read_values(slots_)) check_positions(positions, slots, max_position, num_slots);
   launch<cpu::rope_append, cuda::rope_append>(kOp, qkv_, {
       .dtype = qkv.dtype(),
       .qkv = qkv.mutable_data(),
       .qkv_stride = qkv.row_stride(),
-      .positions = position_values,
-      .slots = slot_values,
+      .positions = positions.indices(),
+      .slots = slots.indices(),
       .cos_sin = static_cast<const float*>(cos_sin.data()),
       .num_rows = n,
       .num_q_heads = num_q_heads,

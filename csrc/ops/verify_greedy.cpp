@@ -16,14 +16,15 @@ std::tuple<at::Tensor, at::Tensor> verify_greedy(const at::Tensor& draft_tokens_
   target.shape({batch, num_draft_tokens + 1}, "[B, D + 1]").same_device(draft);
   const at::TensorOptions int64 = draft_tokens_.options().dtype(at::kLong);
   at::Tensor accept_lengths = at::empty({batch}, int64), next_tokens = at::empty({batch}, int64);
-  launch<cpu::verify_greedy, cuda::verify_greedy>("verify_greedy", draft_tokens_, {
+  const VerifyGreedyParams params{
       .draft_tokens = draft.indices(),
       .target_tokens = target.indices(),
       .batch = batch,
       .num_draft_tokens = num_draft_tokens,
       .accept_lengths = accept_lengths.mutable_data_ptr<int64_t>(),
       .next_tokens = next_tokens.mutable_data_ptr<int64_t>(),
-  });
+  };
+  launch<cpu::verify_greedy, cuda::verify_greedy>("verify_greedy", draft_tokens_, params);
   return {accept_lengths, next_tokens};
 }
 

@@ -39,8 +39,8 @@ def _grouped_sizes(source: Source, heads: int, h: int) -> dict[str, Any]:
     said = source.integer("head_dim") or (h // heads if h % heads == 0 else None)
     head_dim = normed or said
     if q_rows is not None and normed and q_rows % normed == 0 and q_rows != heads * normed:
-        source.note(f"config.json: num_attention_heads is {heads}, but q_proj.weight has {q_rows} rows and q_norm.weight "
-                    f"{normed}: took {q_rows // normed}")
+        source.note(f"config.json: num_attention_heads is {heads}, but q_proj.weight has {q_rows} rows and q_norm"
+                    f".weight {normed}: took {q_rows // normed}")
         heads = q_rows // normed
     elif q_rows is not None and q_rows != heads * (head_dim or 0):
         if q_rows % heads:
@@ -57,8 +57,8 @@ def _grouped_sizes(source: Source, heads: int, h: int) -> dict[str, Any]:
                     f"{head_dim}")
     kv_heads = source.integer("num_key_value_heads") or heads
     if k_rows is not None and k_rows != kv_heads * head_dim and k_rows % head_dim == 0:
-        source.note(f"config.json: num_key_value_heads is {kv_heads}, but k_proj.weight has {k_rows} rows of {head_dim}: "
-                    f"took {k_rows // head_dim}")
+        source.note(f"config.json: num_key_value_heads is {kv_heads}, but k_proj.weight has {k_rows} rows of {head_dim}"
+                    f": took {k_rows // head_dim}")
         kv_heads = k_rows // head_dim
     return {"num_q_heads": heads, "num_kv_heads": kv_heads, "head_dim": head_dim,
             "qk_norm": any(f"{ATTENTION}{x}_norm.weight" in source.shapes for x in "qk")}
@@ -71,7 +71,7 @@ def _latent_sizes(source: Source, heads: int) -> dict[str, Any]:
     q_rows, o_columns = source.stored(f"{ATTENTION}{first}.weight"), source.stored(f"{ATTENTION}o_proj.weight", 1)
     if None in (kv_lora, q_rows, o_columns) or q_rows % heads or o_columns % heads or joint <= kv_lora:
         source.problem(f"latent attention does not add up for {heads} heads: {first}.weight has {q_rows} rows, "
-                       f"o_proj.weight {o_columns} columns, kv_a_proj_with_mqa.weight {joint} rows, the latent {kv_lora}")
+                       f"o_proj.weight {o_columns} columns, kv_a_proj_with_mqa.weight {joint} rows, latent {kv_lora}")
         return {}
     rope = joint - kv_lora
     nope, v = q_rows // heads - rope, o_columns // heads
@@ -81,7 +81,7 @@ def _latent_sizes(source: Source, heads: int) -> dict[str, Any]:
         if said is not None and said != stored:
             source.note(f"config.json: {key} is {said}, but the projections have {stored}: took {stored}")
     if nope < 1:
-        source.problem(f"{first}.weight has {q_rows} rows for {heads} heads, too few for {rope} rotated dimensions each")
+        source.problem(f"{first}.weight has {q_rows} rows for {heads} heads, too few for {rope} rotated dims each")
         return {}
     return {"num_q_heads": heads, "num_kv_heads": heads, "head_dim": nope + rope, "mla": Mla(
         q_lora_rank=q_lora, kv_lora_rank=kv_lora, nope_head_dim=nope, rope_head_dim=rope, v_head_dim=v)}

@@ -47,7 +47,7 @@ class Mla:
 
 @dataclass(frozen=True, kw_only=True)
 class DrafterConfig:
-    """Everything the drafter's forward depends on, apart from the weights: the whole space of published EAGLE-3 drafters.
+    """Everything the drafter's forward depends on, apart from the weights: the space of published EAGLE-3 drafters.
 
     `reference.Drafter` states what each field means for the numbers.
 

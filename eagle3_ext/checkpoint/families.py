@@ -39,9 +39,8 @@ class Family:
 
 
 def recognise(source: Source, names: Collection[str]) -> Family:
-    """The family of a file from its config and the tensor names *as stored*; the first that fits, most telling first."""
-    raw = source.raw
-    architecture = (raw.get("architectures") or [None])[0]
+    """The family of a file from its config and its tensor names *as stored*; the most telling signs come first."""
+    raw, architecture = source.raw, source.architecture
     said = f"architectures {architecture}"
     if "speculators_model_type" in raw or "transformer_layer_config" in raw or architecture in SPECULATORS:
         return _speculators(source, said)
@@ -61,7 +60,7 @@ def recognise(source: Source, names: Collection[str]) -> Family:
         return Family("ModelOpt Megatron", ("tensors under midlayer.{i}.",))
     ids = source.said("eagle_aux_hidden_state_layer_ids")
     if any(name.startswith("midlayer.") for name in names):
-        if isinstance(ids, list) and ids != sorted(ids, key=str if not all(type(i) is int for i in ids) else None):
+        if isinstance(ids, list) and all(type(i) is int for i in ids) and ids != sorted(ids):
             return Family("ModelOpt Megatron", ("tensors under midlayer.", f"unsorted layer ids {ids}"))
         if raw.get("eagle_config") is not None or ids is not None:
             return Family("SpecForge or TorchSpec", ("tensors under midlayer.", "eagle_config"))
@@ -83,13 +82,13 @@ def _speculators(source: Source, said: str) -> Family:
 def tell_pitfalls(family: Family, source: Source) -> None:
     """Notes what this family's trainers and the engines are known to disagree about, where this file meets it."""
     if "SpecForge" in family.name and source.said("norm_output") is True:
-        source.note("norm_output is true: the recurrent hidden is y, as every engine serves it; SpecForge's own trainer "
+        source.note("norm_output is true: the recurrent hidden is y, as every engine serves it; SpecForge's trainer "
                     "feeds s and means only that the head reads y")
     if "TorchSpec" in family.name and rope_kind(source) in ("linear", "dynamic", "yarn"):
         source.note(f"TorchSpec trains {rope_kind(source)} RoPE with base 10000 whatever rope_theta says; the file's "
                     "value is used, as in the engines")
     if family.name == "ModelOpt":
-        source.note("ModelOpt's trainers since December 2025 apply input_layernorm's gain to the fused hidden as well; no "
+        source.note("ModelOpt's trainers since December 2025 apply input_layernorm's gain to the fused hidden too; no "
                     "engine does, and neither does this one")
         if source.said("norm_before_residual") is True:
             source.note("norm_before_residual is true: ModelOpt's conversion for vLLM writes that although its "

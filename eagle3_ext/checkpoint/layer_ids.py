@@ -1,7 +1,8 @@
 """The layer ids of a file, and how its writer meant them: the source of most silent losses of acceptance.
 
 The same list stands for different states in different stacks. Two readings exist: ids that name layer *outputs*
-(boundary = id + 1: SpecForge, ModelOpt, AngelSlim, TorchSpec, SGLang) and ids that name *boundaries* (speculators, vLLM).
+(boundary = id + 1: SpecForge, ModelOpt, AngelSlim, TorchSpec, SGLang) and ids that name *boundaries* (speculators,
+vLLM).
 """
 
 from __future__ import annotations

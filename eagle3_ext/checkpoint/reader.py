@@ -25,9 +25,7 @@ _NORM_FLAGS = {"norm_before_residual", "norm_before_fc", "fc_norm", "use_aux_nor
 
 def refuse_foreign(source: Source) -> None:
     """Problems for every key that asks for a forward this project does not compute."""
-    raw = source.raw
-    architectures = raw.get("architectures") or []
-    name = architectures[0] if isinstance(architectures, list) and len(architectures) == 1 else architectures
+    raw, name = source.raw, source.architecture
     if name not in ARCHITECTURES:
         foreign = [meaning for part, meaning in FOREIGN_ARCHITECTURES.items() if part.lower() in str(name).lower()]
         plain = not {"fc.weight", "d2t", "layers.0.hidden_norm.weight"} & source.shapes.keys()
@@ -87,7 +85,7 @@ def read_config(source: Source, ids: LayerIds | None, norm_before_residual: bool
 
 
 def _layers(source: Source, h: int) -> tuple[Layer, ...]:
-    """One per stored attention block; how deep the config says the drafter is goes unheeded (some repeat the target's)."""
+    """One per stored attention block; the config's depth is only compared (some repeat the target's)."""
     count = 1
     while any(name.startswith(f"layers.{count}.self_attn.") for name in source.shapes):
         count += 1
@@ -202,13 +200,13 @@ def _residual(source: Source, chosen: bool | None) -> bool:
             source.note(f"config.json: norm_before_residual is {said}; {chosen} was asked for instead")
         return chosen
     if said is None and source.raw.get("speculators_config") is not None:
-        source.problem("config.json: norm_before_residual is missing; speculators' own default is False, vLLM reads such "
+        source.problem("config.json: norm_before_residual is missing; speculators' default is False, vLLM reads such "
                        "a file as True. Pass norm_before_residual= to load_checkpoint")
     return source.flag("norm_before_residual")
 
 
 def unify_pre_norms(stored: dict[str, Any], source: Source) -> None:
-    """Gives plain layers past the first one name for their pre-norm, input_layernorm; some trainers call it hidden_norm.
+    """Names the pre-norm of plain layers past the first input_layernorm; some trainers call it hidden_norm.
 
     Layers that join the embedding again have both, for embedding and hidden, and stay as they are.
     """

@@ -26,7 +26,8 @@ def read_sidecar(folder: Path) -> dict[str, Any]:
     boundaries = values.get("boundaries")
     if boundaries is not None and not (isinstance(boundaries, list) and boundaries
                                        and all(type(b) is int and b >= 0 for b in boundaries)):
-        raise CheckpointError(f"{file}: boundaries is {boundaries!r}; expected a list of boundaries such as [3, 31, 59]")
-    if not isinstance(values.get("norm_before_residual", False), bool):
-        raise CheckpointError(f"{file}: norm_before_residual is {values['norm_before_residual']!r}; expected true or false")
+        raise CheckpointError(f"{file}: boundaries is {boundaries!r}; expected a list such as [3, 31, 59]")
+    residual = values.get("norm_before_residual", False)
+    if not isinstance(residual, bool):
+        raise CheckpointError(f"{file}: norm_before_residual is {residual!r}; expected true or false")
     return values

@@ -29,6 +29,12 @@ class Source:
             elif nested:
                 self.places[key] = nested
 
+    @property
+    def architecture(self) -> Any:
+        """The one entry of `architectures`; whatever stands there if that is no list of one."""
+        said = self.raw.get("architectures")
+        return said[0] if isinstance(said, list) and len(said) == 1 else said
+
     def problem(self, text: str) -> None:
         if text not in self.problems:
             self.problems.append(text)

@@ -57,8 +57,9 @@ def target_ids(d2t: torch.Tensor | None, t2d: torch.Tensor | None, config: Draft
                               f"{config.vocab_size} (d2t holds offsets: target id = i + d2t[i])")
     values, counts = ids.unique(return_counts=True)
     if values.numel() < ids.numel():
-        raise CheckpointError(f"d2t maps two draft ids to one target id, {int(values[counts > 1][0])} (it holds offsets: "
-                              "target id = i + d2t[i])")
+        repeated = int(values[counts > 1][0])
+        raise CheckpointError(f"d2t maps two draft ids to one target id, {repeated} (it holds offsets: target id = "
+                              "i + d2t[i])")
     if t2d is None:
         if not d2t.any():
             raise CheckpointError(f"d2t is all zeros for {config.draft_vocab_size} of {config.vocab_size} tokens: the "

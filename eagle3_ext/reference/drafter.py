@@ -88,7 +88,7 @@ class Drafter:
         positions: Tensor | Sequence[int],
         token_embeddings: Tensor | None = None,
     ) -> None:
-        """Commits rows: features [m, K*H] (cast to the drafter's dtype), tokens [m], positions [m] (or [3, m], equal)."""
+        """Commits rows: features [m, K*H] (cast to the drafter's dtype), tokens [m], positions [m] or [3, m]."""
         width, rows = self.config.features_width, len(features)
         if features.shape[-1] != width:
             raise FeatureWidthError(f"features have width {features.shape[-1]}; this drafter fuses {width}")

@@ -135,6 +135,36 @@ def rope_append_(
     v_cache[slots.long()[written]] = v[written]
 
 
+def head_rms_norm_(
+    qkv: Tensor, q_weight: Tensor, k_weight: Tensor, eps: float, num_q_heads: int, num_kv_heads: int
+) -> None:
+    """RMS norm of each q head and each k head of qkv in place."""
+    heads = qkv.unflatten(1, (num_q_heads + 2 * num_kv_heads, q_weight.shape[0]))
+    q, k, _ = heads.split([num_q_heads, num_kv_heads, num_kv_heads], dim=1)
+    q.copy_(rms_norm(q, q_weight, eps))
+    k.copy_(rms_norm(k, k_weight, eps))
+
+
+def mla_append_(
+    q_pe: Tensor,
+    kv: Tensor,
+    kv_weight: Tensor,
+    eps: float,
+    positions: Tensor,
+    slots: Tensor,
+    cos_sin: Tensor,
+    cache: Tensor,
+) -> None:
+    """Rotates q_pe in place; cache[slots] = [RMS(kv[:, :latent]) | rotated kv[:, latent:]]; slot -1 writes nothing."""
+    latent, k_pe = kv.split([kv_weight.shape[0], q_pe.shape[2]], dim=-1)
+    k_pe = k_pe[:, None, :].clone()
+    known = (positions >= 0) & (positions < cos_sin.shape[0])  # only padding may lack angles; it stays unrotated
+    angles = cos_sin[positions.long()[known]]
+    q_pe[known], k_pe[known] = rotate(q_pe[known], angles), rotate(k_pe[known], angles)
+    written = slots != PAD
+    cache[slots.long()[written]] = torch.cat([rms_norm(latent, kv_weight, eps), k_pe[:, 0]], dim=-1)[written]
+
+
 def draft_attention(
     q: Tensor,
     k_cache: Tensor,

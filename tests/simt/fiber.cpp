@@ -1,5 +1,5 @@
-// Compile this and simt.cpp without -fsanitize=thread and with EAGLE3_SIMT_TSAN instead: they are the machine TSan should
-// not look into. With -fsanitize=address they need nothing.
+// Compile this and simt.cpp without -fsanitize=thread and with EAGLE3_SIMT_TSAN instead: they are the machine TSan
+// should not look into. With -fsanitize=address they need nothing.
 #include "fiber.h"
 
 #include <sys/mman.h>

@@ -1,4 +1,5 @@
-// csrc/ops/launch.h for the module _simt: CPU tensors run the emulated CUDA kernels. And the emulator's switches, as ops.
+// csrc/ops/launch.h for the module _simt: CPU tensors run the emulated CUDA kernels. And the emulator's switches, as
+// ops.
 #include "../../csrc/ops/launch.h"
 
 #include <torch/library.h>
@@ -17,7 +18,9 @@ void set_order(c10::string_view order, int64_t seed) {
   const bool random = order == "random", reverse = order == "reverse";
   TORCH_CHECK_VALUE(random || reverse || order == "forward", "order is \"", order,
                     "\", expected forward, reverse or random");
-  simt::set_order(random ? simt::Order::kRandom : reverse ? simt::Order::kReverse : simt::Order::kForward,
+  simt::set_order(random    ? simt::Order::kRandom
+                  : reverse ? simt::Order::kReverse
+                            : simt::Order::kForward,
                   static_cast<uint64_t>(seed));
 }
 

@@ -34,8 +34,8 @@ struct Thread {
   Where where;  // of the barrier or collective it waits in
 };
 
-// Lanes on their way into one collective. Two sets of values, because a fast lane may enter the next collective before a
-// slow one has read the results of this one.
+// Lanes on their way into one collective. Two sets of values, because a fast lane may enter the next collective before
+// a slow one has read the results of this one.
 struct Collective {
   uint32_t mask = 0, arrived = 0;
   int turn = 0;
@@ -68,7 +68,7 @@ struct Grid {
   int votes_for = 0, vote_result = 0;
   std::string error;
 
-  // TSan's sync objects; each alternates, so that a fast thread's next release does not reach a slow one's last acquire.
+  // For TSan. Each alternates, so that a fast thread's next release does not reach a slow one's last acquire.
   char block_start[2] = {}, block_end[2] = {}, barrier[2] = {};
   int block_turn = 0, barrier_turn = 0;
 } grid;
@@ -117,7 +117,7 @@ void live() {
   }
 }
 
-bool same(Where a, Where b) { return a.line == b.line && std::strcmp(a.file, b.file) == 0; }
+bool same(Where a, Where b) { return a.line == b.line && (a.file == b.file || std::strcmp(a.file, b.file) == 0); }
 
 // Nobody can go on: either everyone stands at the same barrier, which opens, or the kernel is wrong.
 void open_barrier() {
@@ -137,8 +137,8 @@ void open_barrier() {
     grid.error = "a warp collective waits for lanes that never come: " + describe(*in_collective) +
                  (waiting ? ", while " + describe(*waiting) + " waits in __syncthreads" : "");
   } else if (done != nullptr && grid.error.empty()) {
-    grid.error = "divergent __syncthreads: " + describe(*waiting) + " waits, while thread " +
-                 text(done->index.thread) + " has returned";
+    grid.error = "divergent __syncthreads: " + describe(*waiting) + " waits, while thread " + text(done->index.thread) +
+                 " has returned";
   }
   if (!grid.error.empty()) return;
   const bool all = grid.votes_for == count, any = grid.votes_for != 0;
@@ -283,7 +283,8 @@ Lanes exchange(uint32_t mask, uint64_t value, bool fence, Where where) {
   if (!(mask >> lane & 1)) fail("a warp collective is called by a lane that its mask does not name", where);
   if (const uint32_t gone = mask & ~grid.warps[warp].alive; gone != 0)
     fail("the mask of a warp collective names lane " + std::to_string(__builtin_ctz(gone)) +
-             ", which has returned or does not exist", where);
+             ", which has returned or does not exist",
+         where);
   Collective& collective = grid.warps[warp].by_first_lane[__builtin_ctz(mask)];
   if (collective.arrived == 0) {
     collective.mask = mask;

@@ -1,8 +1,8 @@
-// CUDA's device language for g++: core/device.cuh includes this under EAGLE3_SIMT, so that csrc/cuda/*.cu run on the host.
+// CUDA's device language for g++: core/device.cuh includes this under EAGLE3_SIMT, and csrc/cuda/*.cu run on the host.
 //
 // Each CUDA thread is a fiber and blocks run one after the other, so every schedule is repeatable (simt.cpp). Warp
 // collectives and barriers are checked more strictly than hardware does: see the errors in simt.cpp. CUDA's own headers
-// give the types. -fno-strict-aliasing is needed: kernels read bfloat16 through int4, which nvcc allows and g++ does not.
+// give the types. -fno-strict-aliasing is needed: kernels read bfloat16 through int4, which nvcc allows.
 #pragma once
 
 #include <cuda_runtime_api.h>  // declarations only; the calls that launchers make are defined in simt.cpp
@@ -47,8 +47,8 @@ struct Error : std::runtime_error {
   using std::runtime_error::runtime_error;
 };
 
-// In which order the threads of a block, and the blocks of a grid, take their turns. Random: shuffled from `seed` at every
-// turn. A result that depends on it is a missing barrier or an order of summation that hardware does not promise.
+// In which order the threads of a block, and the blocks of a grid, take their turns. Random: shuffled from `seed` at
+// every turn. A result that depends on it is a missing barrier or an order of summation that hardware does not promise.
 enum class Order { kForward, kReverse, kRandom };
 void set_order(Order order, uint64_t seed);
 
@@ -162,8 +162,12 @@ inline unsigned __ballot_sync(unsigned mask, int predicate, simt::Where w = {}) 
     if (lanes.mask >> i & 1) votes |= static_cast<uint32_t>(lanes.values[i]) << i;
   return votes;
 }
-inline int __any_sync(unsigned mask, int predicate, simt::Where w = {}) { return __ballot_sync(mask, predicate, w) != 0; }
-inline int __all_sync(unsigned mask, int predicate, simt::Where w = {}) { return __ballot_sync(mask, !predicate, w) == 0; }
+inline int __any_sync(unsigned mask, int predicate, simt::Where w = {}) {
+  return __ballot_sync(mask, predicate, w) != 0;
+}
+inline int __all_sync(unsigned mask, int predicate, simt::Where w = {}) {
+  return __ballot_sync(mask, !predicate, w) == 0;
+}
 
 // ---- memory
 

@@ -1,0 +1,204 @@
+"""The drafter where the host reads no index: on a GPU, and on the emulator of the same kernels, against float64."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+import backends
+import pytest
+import torch
+from test_drafter import BOUNDS, VARIANTS, assert_same_draft, extend, make_checkpoint, make_config, make_model, make_rows
+
+from eagle3_ext import Drafter, reference
+from eagle3_ext.draft_graphs import DraftGraphs
+
+SMALL = {
+    "hidden_size": 48,
+    "target_hidden_size": 48,
+    "intermediate_size": 80,
+    "num_q_heads": 6,
+    "num_kv_heads": 2,
+    "head_dim": 16,
+    "draft_vocab_size": 96,
+    "vocab_size": 256,
+}
+
+
+@pytest.fixture(params=["simt", "cuda"])
+def device(request) -> Iterator[str]:
+    """Where tensors live: "cuda", or "cpu" with the emulated CUDA kernels behind `Drafter`."""
+    if request.param == "cuda":
+        if not torch.cuda.is_available():
+            pytest.skip("no CUDA device")
+        yield "cuda"
+        return
+    with backends.emulated_drafter():
+        yield "cpu"
+
+
+def small_config(**changes):
+    sizes = SMALL | changes
+    if "num_kv_heads" in changes:
+        sizes["num_kv_heads"] = sizes["num_q_heads"]
+    if "target_hidden_size" in changes:
+        sizes["target_hidden_size"] = 48 if changes.get("fusion") == "none" else 56
+    if "draft_vocab_size" in changes:
+        sizes["draft_vocab_size"] = sizes["vocab_size"]
+    return make_config(**sizes)
+
+
+def make_drafter(config, device: str, dtype=torch.float32, **options) -> Drafter:
+    return Drafter.from_checkpoint(make_checkpoint(config, dtype), make_model(config, dtype), device=device, **options)
+
+
+def on(device: str, rows: dict) -> dict:
+    return {name: value.to(device) for name, value in rows.items()}
+
+
+@pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16], ids=str)
+@pytest.mark.parametrize("variant", VARIANTS)
+def test_agrees_with_the_reference(device, variant, dtype):
+    config = small_config(**VARIANTS[variant])
+    checkpoint, model = make_checkpoint(config, dtype), make_model(config, dtype)
+    drafter = Drafter.from_checkpoint(checkpoint, model, device=device, max_length=64)
+    tables = (model.get_input_embeddings().weight, model.get_output_embeddings().weight)
+    oracle = reference.Drafter(config, checkpoint.weights, *tables).to(torch.float64)
+    start = 0
+    for count, steps in ((12, 1), (3, 5), (1, 2)):
+        rows = make_rows(config, count, start, dtype=dtype)
+        extend(drafter, on(device, rows))
+        oracle.extend(**rows)
+        start += count
+        assert drafter.lengths.tolist() == [start]
+        assert_same_draft(drafter, oracle, steps, BOUNDS[dtype])
+
+
+def test_a_batch_equals_its_sequences(device):
+    config = small_config()
+    batched = make_drafter(config, device, max_batch=4, max_length=64)
+    counts, sequences, steps = (5, 17, 9), (2, 0, 3), 4
+    rows = [make_rows(config, count, seed=seed) for seed, count in enumerate(counts)]
+    padding = make_rows(config, 3) | {"tokens": torch.full((3,), -1)}
+    joined = {name: torch.cat([part[name] for part in (*rows, padding)]) for name in padding}
+    for _ in range(2):  # the second time over the first's draft entries
+        batched.extend(
+            **on(device, joined),
+            row_offsets=torch.tensor([0, 5, 22, 31], device=device),
+            sequences=torch.tensor(sequences, dtype=torch.int32, device=device),
+        )
+        draft = batched.draft(steps)
+    assert batched.lengths.tolist() == [34, 0, 10, 18]
+    for b, part in enumerate(rows):
+        single = make_drafter(config, device, max_length=64)
+        for _ in range(2):
+            single.extend(**on(device, part), row_offsets=torch.tensor([0, len(part["tokens"])], device=device))
+            alone = single.draft(steps)
+        assert torch.equal(draft.tokens[b], alone.tokens[0])
+
+
+def test_a_run_again_follows_new_inputs_and_fewer_live_rows(device):
+    """What a CUDA graph replays: `run_draft` of one (batch, D), after extends that the host has not read."""
+    config, steps = small_config(), 3
+    drafter = make_drafter(config, device, max_batch=2, max_length=64)
+
+    def round_of(counts: list[int], seed: int) -> list[list[int]]:
+        offsets = [0, counts[0], sum(counts)]
+        rows = on(device, make_rows(config, sum(counts), seed=seed))
+        drafter.extend(**rows, row_offsets=torch.tensor(offsets, device=device))
+        return drafter.draft(steps).tokens.tolist()
+
+    both = round_of([4, 6], seed=1)
+    assert all(token >= 0 for tokens in both for token in tokens)
+    before = drafter.lengths.tolist()
+    only_second = round_of([0, 2], seed=2)
+    assert only_second[0] == [-1] * steps and min(only_second[1]) >= 0
+    assert drafter.lengths.tolist() == [before[0], before[1] + 2]
+    # Sequence 0 slept for a round: it goes on exactly as in a drafter where nothing else happened.
+    after = round_of([3, 0], seed=3)
+    alone = make_drafter(config, device, max_batch=2, max_length=64)
+    rows = on(device, make_rows(config, 10, seed=1))
+    alone.extend(**rows, row_offsets=torch.tensor([0, 4, 10], device=device))
+    alone.extend(**on(device, make_rows(config, 3, seed=3)), row_offsets=torch.tensor([0, 3, 3], device=device))
+    assert after[0] == alone.draft(steps).tokens[0].tolist() and after[1] == [-1] * steps
+
+
+def test_rows_past_the_capacity_are_dropped_and_touch_no_neighbour(device):
+    config = small_config()
+    drafter, undisturbed = (make_drafter(config, device, max_batch=3, max_length=8) for _ in range(2))
+    first = on(device, make_rows(config, 6, seed=1))
+    for each in (drafter, undisturbed):
+        each.extend(**first, row_offsets=torch.tensor([0, 3, 3, 6], device=device))
+    too_many = on(device, make_rows(config, 12, seed=2))
+    drafter.extend(**too_many, row_offsets=torch.tensor([0, 12], device=device))
+    assert drafter.lengths.tolist() == [8, 0, 3]
+    assert (drafter.draft(2).tokens[0] >= -1).all()
+    for each in (drafter, undisturbed):  # sequence 2, whose cache rows follow
+        each.extend(
+            **on(device, make_rows(config, 2, seed=3)),
+            row_offsets=torch.tensor([0, 2], device=device),
+            sequences=torch.tensor([2], device=device),
+        )
+    assert drafter.draft(3).tokens.tolist() == undisturbed.draft(3).tokens.tolist()
+
+
+def test_indices_that_no_one_checked_stay_inside(device):
+    """Sequences the drafter does not have, tokens outside the vocabulary: nothing is read or written beside its place."""
+    config = small_config()
+    drafter = make_drafter(config, device, max_batch=2, max_length=16)
+    rows = on(device, make_rows(config, 4))
+    rows["tokens"] = torch.tensor([5, config.vocab_size + 7, -3, 9], device=device)
+    drafter.extend(
+        **rows,
+        row_offsets=torch.tensor([0, 2, 4], device=device),
+        sequences=torch.tensor([7, 1], device=device),
+    )
+    draft = drafter.draft(2)
+    assert drafter.lengths.tolist() == [0, 2] and draft.tokens[0].tolist() == [-1, -1]
+
+
+@pytest.mark.skipif(not torch.cuda.is_available(), reason="no CUDA device")
+def test_graphs_draft_the_same():
+    config = small_config()
+    plain, graphed = (
+        make_drafter(config, "cuda", max_batch=2, max_length=64, cuda_graphs=graphs) for graphs in (False, True)
+    )
+    for seed in range(4):
+        rows = on("cuda", make_rows(config, 5 + seed, seed=seed))
+        for each in (plain, graphed):
+            each.extend(**rows, row_offsets=torch.tensor([0, 2, 5 + seed], device="cuda"))
+        assert torch.equal(plain.draft(3).tokens, graphed.draft(3).tokens)
+    with pytest.raises(ValueError, match="extend"):
+        graphed.draft(3)
+
+
+def test_graphs_are_kept_by_batch_and_length(monkeypatch):
+    """The bookkeeping, with a stand-in for CUDA: capture runs the draft twice, a replay not at all."""
+
+    class Graph:
+        replays = 0
+
+        def replay(self):
+            self.replays += 1
+
+    class Nothing:
+        def __init__(self, *_):
+            pass
+
+        def __enter__(self):
+            return self
+
+        def __exit__(self, *_):
+            return None
+
+        def wait_stream(self, _):
+            pass
+
+    for name, value in {"CUDAGraph": Graph, "graph": Nothing, "Stream": Nothing, "stream": Nothing}.items():
+        monkeypatch.setattr(torch.cuda, name, value)
+    monkeypatch.setattr(torch.cuda, "current_stream", Nothing)
+    calls = []
+    graphs = DraftGraphs(lambda num_tokens: calls.append(num_tokens) or (num_tokens,) * 3)
+    for batch, num_tokens in ((1, 3), (1, 3), (2, 3), (1, 4), (1, 3)):
+        assert graphs.run(batch, num_tokens) == (num_tokens,) * 3
+    assert calls == [3, 3, 3, 3, 4, 4]
+    assert [graph.replays for graph, _ in graphs._graphs.values()] == [3, 1, 1]

@@ -1,0 +1,648 @@
+"""Public bug reports about loading and running drafters, each a test: what engines got wrong is right or refused here.
+
+The reports are named by repository and number. One tiny drafter, `CONFIG` and `tensors()`, changed a little in each.
+"""
+
+from __future__ import annotations
+
+import json
+from types import SimpleNamespace
+
+import pytest
+import torch
+from safetensors.torch import save_file
+
+from eagle3_ext import reference
+from eagle3_ext.checkpoint import coverage, load_checkpoint
+from eagle3_ext.drafter import Drafter
+from eagle3_ext.errors import BoundaryError, CheckpointError, FeatureWidthError
+from eagle3_ext.plan import resolve_plan
+from eagle3_ext.rope import inverse_frequencies
+
+CONFIG = {
+    "architectures": ["LlamaForCausalLMEagle3"], "model_type": "llama", "hidden_size": 8, "intermediate_size": 16,
+    "num_attention_heads": 2, "num_key_value_heads": 1, "head_dim": 4, "num_hidden_layers": 1, "vocab_size": 32,
+    "draft_vocab_size": 12, "rms_norm_eps": 1e-5, "rope_theta": 10000.0, "max_position_embeddings": 64,
+    "tie_word_embeddings": False, "torch_dtype": "bfloat16", "bos_token_id": 1, "eos_token_id": 2,
+}
+IDS = "eagle_aux_hidden_state_layer_ids"
+SHAPES = {
+    "fc.weight": (8, 24), "norm.weight": (8,), "lm_head.weight": (12, 8),
+    "midlayer.self_attn.q_proj.weight": (8, 16), "midlayer.self_attn.k_proj.weight": (4, 16),
+    "midlayer.self_attn.v_proj.weight": (4, 16), "midlayer.self_attn.o_proj.weight": (8, 8),
+    "midlayer.mlp.gate_proj.weight": (16, 8), "midlayer.mlp.up_proj.weight": (16, 8),
+    "midlayer.mlp.down_proj.weight": (8, 16), "midlayer.hidden_norm.weight": (8,),
+    "midlayer.input_layernorm.weight": (8,), "midlayer.post_attention_layernorm.weight": (8,),
+}
+
+
+def random(*shape, dtype=torch.bfloat16):
+    return torch.randn(shape, generator=torch.Generator().manual_seed(sum(shape))).to(dtype)
+
+
+def tensors(changes=None, dtype=torch.bfloat16):
+    """The drafter's tensors; `changes` adds, replaces, or removes (None)."""
+    made = {name: random(*shape, dtype=dtype) for name, shape in SHAPES.items()}
+    made["d2t"] = torch.arange(12)
+    made["t2d"] = torch.zeros(32, dtype=torch.bool).index_fill(0, 2 * torch.arange(12), True)
+    return {name: value for name, value in (made | (changes or {})).items() if value is not None}
+
+
+def full(changes=None):
+    """The same over the full vocabulary, without tables."""
+    return tensors({"d2t": None, "t2d": None, "lm_head.weight": random(32, 8)} | (changes or {}))
+
+
+@pytest.fixture
+def write(tmp_path):
+    def write(stored=None, **config):
+        raw = {key: value for key, value in (CONFIG | config).items() if value is not ...}
+        (tmp_path / "config.json").write_text(json.dumps(raw))
+        save_file(tensors() if stored is None else stored, tmp_path / "model.safetensors")
+        return tmp_path
+
+    return write
+
+
+@pytest.fixture
+def load(write):
+    return lambda *args, **config: load_checkpoint(write(*args, **config))
+
+
+@pytest.fixture
+def refuse(load):
+    def refuse(*args, told, **config):
+        with pytest.raises(CheckpointError) as error:
+            load(*args, **config)
+        for part in told:
+            assert part in str(error.value), str(error.value)
+
+    return refuse
+
+
+def target(rows=32, width=8, layers=8, value=1.0, model_type="llama"):
+    tables = [SimpleNamespace(weight=torch.full((rows, width), value)) for _ in range(2)]
+    text = SimpleNamespace(num_hidden_layers=layers, hidden_size=width, max_position_embeddings=64,
+                           model_type=model_type)
+    return SimpleNamespace(config=SimpleNamespace(get_text_config=lambda: text),
+                           get_input_embeddings=lambda: tables[0], get_output_embeddings=lambda: tables[1])
+
+
+def oracle(checkpoint, **changes):
+    """The float64 reference, with some weights replaced."""
+    weights = {name: w.double() if w.is_floating_point() else w for name, w in checkpoint.weights.items()}
+    tables = {"embed_weight": torch.ones(32, checkpoint.config.hidden_size, dtype=torch.float64)}
+    if not checkpoint.config.own_head:
+        tables["head_weight"] = tables["embed_weight"]
+    return reference.Drafter(checkpoint.config, weights | changes, **tables)
+
+
+def zeros(checkpoint, *names):
+    return {name: torch.zeros_like(checkpoint.weights[name], dtype=torch.float64) for name in names}
+
+
+# ---- widths and number of states
+
+
+def test_one_state_never_passes_for_three(load):  # sglang 21272
+    drafter = Drafter.from_checkpoint(load(), target(), dtype=torch.float32)
+    one = torch.zeros(16, 8)
+    with pytest.raises(FeatureWidthError, match=r"width 8; .*3 x 8 = 24 \(fc.weight \[8, 24\]"):
+        drafter.extend(one, torch.zeros(16, dtype=torch.int64), torch.arange(16), torch.tensor([0, 16]))
+
+
+def wider():
+    """h 6, H 8; RoPE needs an even head_dim, so 4 where the report has 3."""
+    shapes = {name: tuple(6 if size == 8 else 12 if size == 16 else size for size in shape)
+              for name, shape in SHAPES.items()}
+    shapes |= {"fc.weight": (6, 24), "midlayer.self_attn.q_proj.weight": (8, 12),
+               "midlayer.self_attn.o_proj.weight": (6, 8)}
+    return tensors({name: random(*shape) for name, shape in shapes.items()})
+
+
+def test_drafter_and_target_widths_differ(load):  # vllm 18906, sglang 7011
+    checkpoint = load(wider(), hidden_size=6, target_hidden_size=8)
+    config = checkpoint.config
+    assert (config.hidden_size, config.target_hidden_size, config.features_width) == (6, 8, 24)
+    assert resolve_plan(config, 8, 8).width == 24, "buffers are as wide as the target's states, not 3 x 6"
+    one = oracle(checkpoint)
+    assert one.fuse(torch.zeros(5, 24, dtype=torch.float64)).shape == (5, 6)
+    with pytest.raises(FeatureWidthError, match="18.*24"):
+        one.extend(torch.zeros(5, 18), [0] * 5, range(5))
+    with pytest.raises(CheckpointError, match=r"embed_tokens.weight.*\[32, 6\].*\[32, 8\]"):
+        Drafter.from_checkpoint(checkpoint, target())
+    assert load(target_hidden_size=None).config.target_hidden_size == 8
+
+
+def test_number_of_states(load, refuse):  # verl-SpeCo 6, executorch 20149, sglang 24620
+    five = {IDS: [0, 1, 2, 3, 4]}
+    assert load(tensors({"fc.weight": random(8, 40)}), eagle_config=five).config.num_states == 5
+    refuse(eagle_config=five, told=["fc.weight", "24", "40"])
+    assert load(eagle_config={IDS: None}).config.num_states == 3
+    refuse(tensors({"fc.weight": random(8, 20)}), told=["fc.weight", "20", "multiple of 8"])
+    refuse(eagle_config={IDS: [1, 2, 3]}, **{IDS: [1, 2, 4]}, told=[IDS, "[1, 2, 3]", "[1, 2, 4]"])
+
+
+def test_without_aux_states_the_plan_asks_for_one(load):  # vllm tpu-inference 2841
+    stored = tensors({"fc.weight": None, "midlayer.hidden_norm.weight": None})
+    config = load(stored, eagle_config={"use_aux_hidden_state": False}).config
+    plan = resolve_plan(config, 8, 8)
+    assert (plan.boundaries, plan.width, plan.final_norm) == ((8,), 8, True)
+
+
+def test_a_target_is_no_drafter(write):  # sglang 36528
+    folder = write({"model.layers.0.self_attn.q_proj.weight": random(8, 8)}, architectures=["LlamaForCausalLM"])
+    with pytest.raises(CheckpointError, match="fc.weight: a target, not a drafter") as error:
+        load_checkpoint(folder)
+    assert str(folder) in str(error.value)
+
+
+# ---- layer ids. Where every layer k adds 2^k, boundary b holds 2^b - 1: a value tells where it was captured.
+
+
+def captured(plan):
+    return [2**boundary - 1 for boundary in plan.boundaries]
+
+
+def test_two_conventions_are_told_apart(load):  # sglang 25454
+    checkpoint = load(eagle_config={IDS: [2, 4, 5]})
+    plan = resolve_plan(checkpoint.config, 8, 8, provenance=checkpoint.provenance)
+    assert captured(plan) == [7, 31, 63], "outputs of layers 2, 4, 5"
+    assert captured(resolve_plan(checkpoint.config, 8, 8, (2, 4, 5), checkpoint.provenance)) == [3, 15, 31]
+    assert "outputs of layers 2, 4, 5 (boundaries 3, 5, 6)" in str(plan)
+    assert "read as boundaries they would be the outputs of layers 1, 3, 4 (boundaries 2, 4, 5)" in str(plan)
+
+
+@pytest.mark.parametrize("layers", range(1, 7))
+def test_the_default_needs_a_deep_target(load, layers):  # Model-Optimizer 300
+    with pytest.raises(BoundaryError, match=f"num_hidden_layers {layers}"):
+        resolve_plan(load().config, layers, 8)
+
+
+@pytest.mark.parametrize("layers, expected", [(7, (2, 3, 4)), (8, (2, 4, 5)), (32, (2, 16, 29)), (36, (2, 18, 33)),
+                                              (61, (2, 30, 58))])
+def test_the_default_of_published_depths(load, layers, expected):
+    plan = resolve_plan(load().config, layers, 8)
+    assert plan.boundaries == expected and "names no layers" in str(plan)
+
+
+def test_ids_of_the_file_come_before_the_default(load):  # tokenspeed 526
+    checkpoint = load(eagle_config={IDS: [0, 4, 9]})
+    assert captured(resolve_plan(checkpoint.config, 12, 8, provenance=checkpoint.provenance)) == [1, 31, 1023]
+    assert captured(resolve_plan(load().config, 12, 8)) == [3, 63, 511]
+
+
+def test_ids_out_of_order_and_repeated(load, refuse):  # vllm 50514
+    checkpoint = load(eagle_config={IDS: [4, 1, 3]})
+    assert captured(resolve_plan(checkpoint.config, 8, 8, provenance=checkpoint.provenance)) == [3, 15, 31]
+    assert "config.json lists layer ids [4, 1, 3]; states are captured in ascending order" in checkpoint.report
+    refuse(eagle_config={IDS: [2, 2, 4]}, told=[IDS, "2 is listed more than once"])
+
+
+def test_ids_beyond_the_target(load):  # openvino.genai 4390
+    checkpoint = load(eagle_config={IDS: [2, 4, 9]})
+    with pytest.raises(BoundaryError, match=r"\[10\].*outside \[0, 6\].*\[2, 4, 9\]"):
+        resolve_plan(checkpoint.config, 6, 8, provenance=checkpoint.provenance)
+
+
+def test_the_last_boundary_is_reachable(load):  # sglang 32334, vllm 46788
+    checkpoint = load(eagle_config={IDS: [24, 30, 36]})
+    plan = resolve_plan(checkpoint.config, 36, 8, provenance=checkpoint.provenance)
+    assert plan.boundaries == (24, 30, 36) and not plan.final_norm
+    assert "36 can only be the last boundary" in str(plan)
+
+
+def test_a_sidecar_settles_what_the_file_leaves_open(write):
+    folder = write(eagle_config={IDS: [2, 4, 5]})
+    (folder / "eagle3_ext.json").write_text(json.dumps({"boundaries": [2, 4, 5]}))
+    checkpoint = load_checkpoint(folder)
+    plan = resolve_plan(checkpoint.config, 8, 8, provenance=checkpoint.provenance)
+    assert plan.boundaries == (2, 4, 5) and "eagle3_ext.json" in str(plan)
+    assert resolve_plan(checkpoint.config, 8, 8, (1, 2, 3), checkpoint.provenance).boundaries == (1, 2, 3)
+    (folder / "eagle3_ext.json").write_text(json.dumps({"boundary": [2]}))
+    with pytest.raises(CheckpointError, match="boundary"):
+        load_checkpoint(folder)
+
+
+# ---- vocabulary
+
+
+@pytest.mark.parametrize("stored, size", [(full(), 32), (full({"d2t": torch.zeros(32, dtype=torch.int64)}), 32),
+                                          (full(), ...)])
+def test_a_full_vocabulary_is_the_identity(load, stored, size):  # EAGLE 222
+    checkpoint = load(stored, draft_vocab_size=size)
+    assert "target_ids" not in checkpoint.weights
+    logits = torch.eye(32)
+    assert reference.argmax_tokens(logits, checkpoint.weights.get("target_ids"))[0].tolist() == list(range(32))
+
+
+def test_a_reduced_vocabulary_needs_its_map(refuse):  # Automodel 2447
+    refuse(tensors({"d2t": None}), told=["d2t", "12", "32"])
+
+
+@pytest.mark.parametrize("offsets, told", [
+    ([0, 1, 5, 5], ["d2t[3]", "8"]), ([0, -2, 0, 0], ["-1"]), ([0, 0, -1, 0], ["to one target id, 1"]),
+])
+def test_offsets_out_of_range_or_repeated(refuse, offsets, told):  # llama.cpp 18039
+    stored = tensors({"d2t": torch.tensor(offsets), "t2d": None, "lm_head.weight": random(4, 8)})
+    refuse(stored, vocab_size=8, draft_vocab_size=4, told=["d2t", *told])
+
+
+@pytest.mark.parametrize("name", ["d2t", "model.d2t", "draft_id_to_target_id"])
+def test_offsets_under_any_name(load, name):  # vllm 18909
+    stored = tensors({"d2t": None, "t2d": None, "lm_head.weight": random(4, 8), name: torch.tensor([0, 0, 1, 4])})
+    ids = load(stored, vocab_size=8, draft_vocab_size=4).weights["target_ids"]
+    assert ids.tolist() == [0, 1, 3, 7]
+    assert reference.argmax_tokens(torch.tensor([[0.5, 2, 1, -1]]), ids)[0].tolist() == [1]
+
+
+def test_a_map_shorter_than_the_head(refuse):  # SpecForge 76
+    stored = tensors({"d2t": torch.tensor([0, 0, 1]), "t2d": None, "lm_head.weight": random(4, 8)})
+    refuse(stored, draft_vocab_size=4, told=["d2t is [3], expected [4]"])
+
+
+@pytest.mark.parametrize("size", [0, -1, 4.0, "12", 33])
+def test_nonsense_sizes(refuse, size):  # Automodel 2260
+    refuse(draft_vocab_size=size, told=["draft_vocab_size", repr(size)])
+
+
+def test_coverage_of_a_text(load):  # vllm 50158
+    ids = torch.arange(12)
+    stored = tensors({"d2t": torch.zeros(12, dtype=torch.int64),
+                      "t2d": torch.zeros(32, dtype=torch.bool).index_fill(0, ids, True)})
+    checkpoint = load(stored)
+    assert coverage(checkpoint.config, checkpoint.weights, torch.tensor([3, 11, 12, 20, 5])) == 0.6
+
+
+# ---- names and weights
+
+
+def test_both_prefixes_are_one_drafter(load):  # speculators 1114, 360
+    renamed = {name.replace("midlayer.", "layers.0."): value for name, value in tensors().items()}
+    first, second = load(), load(renamed)
+    assert first.config == second.config
+    assert all(torch.equal(first.weights[name], weight) for name, weight in second.weights.items())
+    assert first.weights.keys() == second.weights.keys()
+
+
+def test_no_tensor_keeps_its_initial_value(load, refuse):
+    for name in SHAPES:
+        told = name.replace("midlayer.", "layers.0.")
+        if name != "lm_head.weight":
+            refuse(tensors({name: None}), told=[told])
+    refuse(tensors({"midlayer.extra.weight": random(8)}), told=["midlayer.extra.weight"])
+
+
+def test_a_head_that_is_not_there(load, refuse):  # sglang 27829
+    checkpoint = load(full({"lm_head.weight": None}), draft_vocab_size=32)
+    model = target()
+    native = Drafter.from_checkpoint(checkpoint, model)
+    assert not checkpoint.config.own_head and native is not None
+    with pytest.raises(ValueError, match="lm_head.weight"):
+        reference.Drafter(checkpoint.config, checkpoint.weights, torch.ones(32, 8))
+    refuse(tensors({"lm_head.weight": None}), told=["missing: lm_head.weight"])
+
+
+def test_own_embedding_is_kept(load):  # vllm 28549
+    checkpoint = load(tensors({"embed_tokens.weight": torch.full((32, 8), 2.0)}))
+    assert checkpoint.config.own_embedding
+    assert oracle(checkpoint).weights["embed_tokens.weight"].unique().tolist() == [2.0]
+
+
+def test_absent_embedding_is_the_targets(load):  # vllm 17326, TensorRT-LLM 3176
+    checkpoint = load()
+    assert not checkpoint.config.own_embedding
+    with pytest.raises(ValueError, match="embed_tokens.weight"):
+        reference.Drafter(checkpoint.config, checkpoint.weights)
+
+
+@pytest.mark.parametrize("norm_output, expected", [(None, [3, 4]), (False, [3, 4]), (True, [0.84853, 1.13137])])
+def test_which_state_feeds_the_next_step(load, refuse, norm_output, expected):  # vllm 46488
+    stored = {name: random(*shape) for name, shape in {
+        "fc.weight": (2, 6), "lm_head.weight": (32, 2), "midlayer.self_attn.q_proj.weight": (4, 4),
+        "midlayer.self_attn.k_proj.weight": (2, 4), "midlayer.self_attn.v_proj.weight": (2, 4),
+        "midlayer.self_attn.o_proj.weight": (2, 4), "midlayer.mlp.gate_proj.weight": (3, 2),
+        "midlayer.mlp.up_proj.weight": (3, 2), "midlayer.mlp.down_proj.weight": (2, 3),
+        **{f"midlayer.{n}.weight": (2,) for n in ("hidden_norm", "input_layernorm", "post_attention_layernorm")},
+        "norm.weight": (2,)}.items()}
+    stored["norm.weight"] = torch.ones(2)
+    changes = {} if norm_output is None else {"norm_output": norm_output}
+    checkpoint = load(stored, hidden_size=2, intermediate_size=3, head_dim=2, draft_vocab_size=32, rms_norm_eps=1e-12,
+                      **changes)
+    one = oracle(checkpoint)
+    one.s = torch.tensor([[3.0, 4.0]], dtype=torch.float64)
+    one.y = one._norm(one.s, "norm")
+    recurrent = one.y if checkpoint.config.norm_output else one.s
+    assert recurrent[0].tolist() == pytest.approx(expected, abs=1e-5)
+    assert one.y[0].tolist() == pytest.approx([0.84853, 1.13137], abs=1e-5)
+    refuse(told=["norm_surprise"], norm_surprise=True)
+
+
+@pytest.mark.parametrize("before, expected", [(False, [3, 4]), (True, [0.84853, 1.13137])])
+def test_norm_before_residual(load, before, expected):  # speculators 52, 53
+    checkpoint = load(norm_before_residual=before, rms_norm_eps=1e-12)
+    silent = zeros(checkpoint, "layers.0.self_attn.o_proj.weight", "layers.0.mlp.down_proj.weight", "fc.weight")
+    ones = {"layers.0.hidden_norm.weight": torch.ones(8, dtype=torch.float64)}
+    one = oracle(checkpoint, **silent, **ones, **{"fc.bias": torch.tensor([3.0, 4] * 4, dtype=torch.float64)})
+    one.extend(torch.zeros(1, 24), [0], [0])
+    assert one.s[0, :2].tolist() == pytest.approx(expected, abs=1e-5)
+
+
+def test_speculators_without_norm_before_residual_asks(write):  # vllm reads True, speculators False
+    folder = write(speculators_config={"algorithm": "eagle3"})
+    with pytest.raises(CheckpointError, match="norm_before_residual is missing"):
+        load_checkpoint(folder)
+    for choice in (False, True):
+        assert load_checkpoint(folder, norm_before_residual=choice).config.norm_before_residual is choice
+
+
+# ---- files and dtypes
+
+
+def test_every_layout_of_files_is_one_drafter(tmp_path):  # ssd 4, AngelSlim 173, sglang 30775, EAGLE 60
+    stored = tensors()
+    halves = [{k: v for i, (k, v) in enumerate(sorted(stored.items())) if i % 2 == part} for part in (0, 1)]
+    assert "fc.weight" in halves[1]
+
+    def index(suffix, files):
+        return {"weight_map": {name: file for file, half in zip(files, halves, strict=True) for name in half}}
+
+    loaded = []
+    for layout in ("single", "shards", "bin", "bin shards", "both"):
+        folder = tmp_path / layout.replace(" ", "")
+        folder.mkdir()
+        (folder / "config.json").write_text(json.dumps(CONFIG))
+        if layout in ("single", "both"):
+            save_file(stored, folder / "model.safetensors")
+        if layout in ("bin", "both"):
+            torch.save(stored if layout == "bin" else {}, folder / "pytorch_model.bin")
+        if "shards" in layout:
+            base, end, save = ("pytorch_model", "bin", torch.save) if "bin" in layout else (
+                "model", "safetensors", save_file)
+            files = [f"{base}-0000{i}-of-00002.{end}" for i in (1, 2)]
+            for file, half in zip(files, halves, strict=True):
+                save(half, folder / file)
+            (folder / f"{base}.{end}.index.json").write_text(json.dumps(index(end, files)))
+        loaded.append(load_checkpoint(folder))
+    for other in loaded[1:]:
+        assert other.config == loaded[0].config
+        assert all(torch.equal(other.weights[name], weight) for name, weight in loaded[0].weights.items())
+    assert any("not read: pytorch_model.bin" in note for note in loaded[-1].report)
+
+
+def test_no_tensors_at_all(tmp_path):
+    (tmp_path / "config.json").write_text(json.dumps(CONFIG))
+    with pytest.raises(CheckpointError, match=r"\*\.safetensors nor \*\.bin"):
+        load_checkpoint(tmp_path)
+
+
+def test_dtypes_are_kept_and_tables_never_cast(load):  # speculators 136, alpamayo 37
+    stored = tensors({"d2t": torch.arange(12) * 8000, "t2d": None})
+    weights = load(stored, vocab_size=100_000).weights
+    assert weights["fc.weight"].dtype == torch.bfloat16
+    ids = oracle(load(stored, vocab_size=100_000)).to(torch.bfloat16).weights["target_ids"]
+    assert ids.dtype == torch.int64 and int(ids[-1]) == 11 * 8000 + 11
+
+
+@pytest.mark.parametrize("keys, expected", [
+    ({"dtype": "float16"}, torch.float16), ({"torch_dtype": "float16"}, torch.float16),
+    ({"dtype": None}, None), ({}, None), ({"dtype": "torch.bfloat16"}, torch.bfloat16),
+])
+def test_the_declared_dtype(load, keys, expected):  # unsloth 3352
+    checkpoint = load(**{"torch_dtype": ...} | keys)
+    assert checkpoint.provenance.declared_dtype == expected and checkpoint.provenance.dtypes == ("BF16",)
+    assert any("took that" in note for note in checkpoint.report) == (expected == torch.float16)
+
+
+def test_dtypes_that_disagree_or_are_none(refuse):
+    refuse(torch_dtype="float16", dtype="bfloat16", told=["torch_dtype", "dtype", "float16", "bfloat16"])
+    refuse(torch_dtype="int8", told=["torch_dtype", "int8"])
+
+
+def test_features_of_another_dtype(load):  # AngelSlim 147
+    drafter = Drafter.from_checkpoint(load(), target(), dtype=torch.float16)
+    with pytest.raises(ValueError, match="features is BFloat16, the drafter is .*[Hh]alf"):
+        drafter.extend(torch.zeros(1, 24, dtype=torch.bfloat16), torch.tensor([0]), torch.tensor([0]),
+                       torch.tensor([0, 1]))
+
+
+# ---- attention, layers, ties, biases
+
+
+def heads(q, k, o):
+    attention = "midlayer.self_attn."
+    return tensors({f"{attention}q_proj.weight": random(*q), f"{attention}k_proj.weight": random(*k),
+                    f"{attention}v_proj.weight": random(*k), f"{attention}o_proj.weight": random(*o)})
+
+
+def test_head_dim_is_not_hidden_over_heads(load, refuse):  # EAGLE 223, 342
+    checkpoint = load(heads((12, 16), (6, 16), (8, 12)), head_dim=6)
+    assert checkpoint.config.head_dim == 6
+    one = oracle(checkpoint)
+    one.extend(torch.zeros(3, 24), [0, 1, 2], range(3))
+    assert one.y.shape == (3, 8)
+    assert load(head_dim=...).config.head_dim == 4
+    refuse(heads((9, 16), (4, 16), (8, 9)), head_dim=..., told=["head_dim", "9"])
+
+
+def test_head_dim_that_contradicts_the_weights(load):  # AngelSlim 5
+    checkpoint = load(heads((12, 16), (6, 16), (8, 12)), head_dim=4)
+    assert checkpoint.config.head_dim == 6
+    told = [note for note in checkpoint.report if "head_dim" in note]
+    assert len(told) == 1 and "4" in told[0] and "12 rows" in told[0]
+
+
+def test_key_heads(load, refuse):  # speculators 636, vllm 22432
+    wide = heads((8, 16), (8, 16), (8, 8))
+    assert load(wide, num_key_value_heads=...).config.num_kv_heads == 2
+    assert load(wide, num_key_value_heads=None).config.num_kv_heads == 2
+    refuse(heads((8, 16), (12, 16), (8, 8)), num_key_value_heads=3, told=["num_key_value_heads", "3"])
+    assert load().config.num_kv_heads == 1 and oracle(load()).caches[0][0].shape == (0, 1, 4)
+
+
+def test_a_fused_projection_states_no_layout(refuse):  # NeMo-RL 2802
+    refuse(tensors({"midlayer.self_attn.qkv_proj.weight": random(16, 16)}), told=["qkv_proj.weight"])
+
+
+def test_a_second_layer_takes_the_first_one_s_output(load):  # vllm 26164
+    second = {name.replace("midlayer.", "layers.1."): random(*shape) for name, shape in SHAPES.items()
+              if name.startswith("midlayer.") and "hidden_norm" not in name}
+    second |= {f"layers.1.self_attn.{p}_proj.weight": random(rows, 8) for p, rows in (("q", 8), ("k", 4), ("v", 4))}
+    stored = {name.replace("midlayer.", "layers.0."): value for name, value in tensors().items()} | second
+    checkpoint = load(stored, num_hidden_layers=2)
+    assert [layer.joins_embedding for layer in checkpoint.config.layers] == [True, False]
+    silent = oracle(checkpoint, **zeros(checkpoint, *second))
+    alone = oracle(load())
+    for one in (silent, alone):
+        one.extend(random(3, 24, dtype=torch.float64), [0, 1, 2], range(3))
+    torch.testing.assert_close(silent.s, alone.s)
+
+
+def test_two_pre_norms_in_a_plain_layer(refuse):  # vllm applies one, SGLang the other
+    second = {name.replace("midlayer.", "layers.1."): random(*shape) for name, shape in SHAPES.items()
+              if name.startswith("midlayer.")}
+    second |= {f"layers.1.self_attn.{p}_proj.weight": random(rows, 8) for p, rows in (("q", 8), ("k", 4), ("v", 4))}
+    stored = {name.replace("midlayer.", "layers.0."): value for name, value in tensors().items()} | second
+    refuse(stored, told=["layers.1.hidden_norm.weight and layers.1.input_layernorm.weight"])
+
+
+def test_a_tie_that_is_none(load, refuse):  # SpecForge 139, Automodel 2319
+    checkpoint = load(tensors({"embed_tokens.weight": random(32, 8)}), tie_word_embeddings=True)
+    assert checkpoint.config.own_head and checkpoint.weights["lm_head.weight"].shape == (12, 8)
+    refuse(tensors({"lm_head.weight": None}), tie_word_embeddings=True, told=["tie_word_embeddings", "lm_head.weight"])
+
+
+def test_bias_of_fc_and_of_attention(load, refuse):  # sglang 5773, vllm 9580
+    bias = torch.arange(1.0, 9)
+    checkpoint = load(tensors({"fc.bias": bias}))
+    one = oracle(checkpoint, **zeros(checkpoint, "fc.weight"))
+    assert torch.equal(one.fuse(torch.ones(2, 24).double()), bias.double().expand(2, 8))
+    assert not checkpoint.config.qkv_bias
+    plain = load(bias=True)
+    assert not oracle(plain, **zeros(plain, "fc.weight")).fuse(torch.ones(2, 24).double()).any()
+    refuse(tensors({"midlayer.self_attn.q_proj.bias": random(8)}), told=["layers.0.self_attn.k_proj.bias"])
+    attention = {f"midlayer.self_attn.{p}_proj.bias": random(rows) for p, rows in (("q", 8), ("k", 4), ("v", 4))}
+    assert load(tensors(attention)).config.qkv_bias
+
+
+# ---- rope
+
+
+def frequencies(checkpoint):
+    config = checkpoint.config
+    return inverse_frequencies(config.rope_theta, 8, config.rope).tolist()
+
+
+LLAMA3 = {"rope_type": "llama3", "factor": 8.0, "low_freq_factor": 1.0, "high_freq_factor": 4.0,
+          "original_max_position_embeddings": 64}
+YARN = {"rope_type": "yarn", "factor": 4.0, "original_max_position_embeddings": 64}
+
+
+@pytest.mark.parametrize("keys, expected", [
+    ({"rope_scaling": LLAMA3}, [1, 0.01304226, 0.00125, 0.000125]),  # speculators 574
+    ({"rope_scaling": YARN}, [1, 0.0625, 0.0025, 0.00025]),  # Automodel 2399
+    ({"rope_scaling": YARN | {"truncate": False}}, [1, 0.02559525, 0.0025, 0.00025]),
+    ({"rope_theta": ..., "rope_parameters": {"rope_theta": 1e6, "rope_type": "default"}},
+     [1, 0.03162278, 0.001, 0.00003162278]),  # Model-Optimizer 917
+    *[({"rope_scaling": form}, [1, 0.1, 0.01, 0.001]) for form in (
+        None, {}, {"rope_type": "default"}, {"type": "default"}, {"rope_type": None})],  # TorchSpec 101
+    ({"rope_scaling": {"type": "linear", "factor": 2.0}}, [0.5, 0.05, 0.005, 0.0005]),
+])
+def test_rope_in_every_spelling(load, keys, expected):
+    assert frequencies(load(**keys)) == pytest.approx(expected, abs=1e-7)
+
+
+def test_yarn_scales_cosines_and_sines(load):
+    assert load(rope_scaling=YARN).config.rope.attention_factor == pytest.approx(1.138629, abs=1e-6)
+    assert load(rope_scaling=YARN | {"attention_factor": 1.5}).config.rope.attention_factor == 1.5
+    injected = {"rope_type": "yarn", "factor": 32.0, "original_max_position_embeddings": 2048}  # ModelOpt's export
+    assert load(rope_scaling=injected).config.rope.attention_factor == pytest.approx(1.3465736)
+
+
+@pytest.mark.parametrize("keys, told", [
+    ({"rope_scaling": {"rope_type": "longrope", "factor": 2.0}}, ["longrope"]),
+    ({"rope_scaling": {"rope_type": "surprise"}}, ["surprise"]),
+    ({"rope_scaling": {"rope_type": "llama3", "factor": 8.0}}, ["llama3", "low_freq_factor"]),
+    ({"rope_scaling": {"rope_type": "dynamic"}}, ["dynamic", "factor"]),
+    ({"rope_scaling": YARN | {"attn_factor": 2.0}}, ["attn_factor"]),
+    ({"rope_theta": 0}, ["rope_theta", "0"]),
+    ({"rope_theta": 5.0, "rope_parameters": {"rope_theta": 6.0}}, ["rope_theta", "5.0", "6.0"]),
+    ({"rope_scaling": LLAMA3, "rope_parameters": YARN}, ["rope_scaling", "rope_parameters"]),
+    ({"rope_scaling": {"type": "linear", "rope_type": "yarn", "factor": 2.0}}, ["linear", "yarn"]),
+])
+def test_rope_that_is_refused(refuse, keys, told):
+    refuse(told=told, **keys)
+
+
+def test_mrope_positions_with_equal_rows(load):  # sglang 34152
+    checkpoint = load(rope_scaling={"type": "mrope", "mrope_section": [1, 1, 0]})
+    flat, three = oracle(checkpoint), oracle(checkpoint)
+    features, tokens = random(5, 24, dtype=torch.float64), [0, 1, 2, 3, 4]
+    flat.extend(features, tokens, torch.arange(5))
+    three.extend(features, tokens, torch.arange(5).expand(3, 5))
+    assert torch.equal(flat.s, three.s)
+    native = Drafter.from_checkpoint(checkpoint, target(), dtype=torch.float32)
+    call = features.float(), torch.tensor(tokens)
+    native.extend(*call, torch.arange(5).expand(3, 5), torch.tensor([0, 5]))
+    with pytest.raises(ValueError, match="mrope"):
+        native.extend(*call, torch.arange(15).view(3, 5), torch.tensor([0, 5]))
+    with pytest.raises(ValueError, match=r"positions.*\[3, 2\].*5 rows"):
+        native.extend(*call, torch.arange(6).view(3, 2), torch.tensor([0, 5]))
+
+
+def test_tables_do_not_come_from_max_position_embeddings(load):  # vllm 48894, sglang 6783
+    checkpoint = load(max_position_embeddings=2)
+    one = oracle(checkpoint)
+    one.extend(torch.zeros(1, 24), [0], [100_000])
+    assert one.draft(3) and torch.isfinite(one.s).all()
+
+
+# ---- quantised, sharded and wrapped targets
+
+
+def test_quantisation_of_target_and_drafter(load, refuse):  # vllm 26590
+    refuse(tensors({"fc.weight_scale": random(1)}), told=["fc.weight_scale"])
+    refuse(tensors({"lm_head.weight": torch.zeros(12, 8, dtype=torch.int8)}), told=["lm_head.weight", "I8"])
+    refuse(quantization_config={"quant_method": "fp8"}, told=["quantization_config"])
+
+
+class Wrapped(SimpleNamespace):
+    """A module under an adapter, as PEFT wraps it."""
+
+
+@pytest.mark.parametrize("module, told", [
+    (SimpleNamespace(weight=torch.zeros(16, 8)), r"embed_tokens.weight.*\[32, 8\].*\[16, 8\]"),  # vllm 50158: a shard
+    (SimpleNamespace(weight=torch.zeros(32, 8, dtype=torch.int8)), "embed_tokens.weight.*quantised"),
+    (SimpleNamespace(weight=torch.zeros(32, 8, device="meta")), "embed_tokens.weight.*device_map"),
+    (Wrapped(base_layer=SimpleNamespace(weight=torch.zeros(32, 8)), weight=torch.zeros(32, 8)),
+     "embed_tokens.weight.*PEFT adapter.*merge"),
+])
+def test_tables_that_cannot_be_shared(load, module, told):
+    model = target()
+    model.get_input_embeddings = lambda: module
+    with pytest.raises(CheckpointError, match=told):
+        Drafter.from_checkpoint(load(), model, dtype=torch.float32)
+
+
+def test_tables_under_a_merged_adapter_or_padding_are_shared(load):
+    model = target(rows=40)
+    table = torch.randn(40, 8)
+    model.get_input_embeddings = lambda: Wrapped(base_layer=SimpleNamespace(weight=table), weight=table, merged=True)
+    assert Drafter.from_checkpoint(load(), model) is not None
+
+
+def test_token_rows_and_feature_rows_disagree(load):  # vllm-ascend 5825
+    drafter = Drafter.from_checkpoint(load(), target(), dtype=torch.float32)
+    with pytest.raises(ValueError, match="8 rows.*64"):
+        drafter.extend(torch.zeros(8, 24), torch.zeros(64, dtype=torch.int64), torch.arange(64), torch.tensor([0, 8]))
+    with pytest.raises(ValueError, match="8 rows.*64"):
+        oracle(load()).extend(torch.zeros(8, 24), [0] * 64, range(64))
+
+
+def test_a_llama4_target_warns_of_its_rope(load):  # TensorRT-LLM 19036
+    with pytest.warns(UserWarning, match="Llama 4.*interleaved"):
+        Drafter.from_checkpoint(load(), target(model_type="llama4_text"))
+    assert load(rope_interleave=True).config.rope.interleaved
+
+
+# ---- drafters that are no EAGLE-3 drafters
+
+
+@pytest.mark.parametrize("config, stored, told", [
+    ({"architectures": ["PEagleDraftModel"]}, {}, "P-EAGLE"),
+    ({"mask_token_id": 5}, {}, "mask_token_id"),
+    ({}, {"mask_hidden": random(1, 1, 24)}, "mask_hidden"),
+    ({"architectures": ["LlamaForCausalLMEagle4"]}, {}, "EAGLE-4"),
+    ({}, {"efficient_lm_head.weight": random(32, 2)}, "efficient_lm_head.weight"),
+    ({"eagle_config": {"eh_proj_before_attn": True}}, {}, "eh_proj_before_attn"),
+    ({"architectures": ["LlamaForCausalLMEagle"]}, {}, "EAGLE-1"),
+    ({"architectures": ["DFlashDraftModel"]}, {}, "DFlash"),
+    ({"speculators_model_type": "dflash"}, {}, "speculators_model_type"),
+    ({"use_moe": True}, {}, "use_moe"),
+    ({}, {"midlayer.mlp.experts.0.gate_proj.weight": random(4, 8)}, "mixture-of-experts"),
+    ({}, {"markov_head.weight": random(4, 8)}, "markov_head.weight"),
+    ({}, {"parallel_draft_heads.0.weight": random(4, 8)}, "parallel_draft_heads.0.weight"),
+    ({}, {"midlayer.self_attn.q_proj.lora_A.weight": random(4, 8)}, "lora_A"),
+])
+def test_what_stays_out_is_refused_by_name(refuse, config, stored, told):
+    refuse(tensors(stored), told=[told], **config)
