@@ -16,7 +16,7 @@ from .checkpoint import Checkpoint, DrafterConfig, load_checkpoint
 from .doctor import trace
 from .draft_graphs import DraftGraphs
 from .errors import FeatureWidthError
-from .native_form import native_weights, not_native
+from .native_form import native_weights
 from .plan import CapturePlan, resolve_plan
 from .rope import flat_positions
 from .sharing import shared_table
@@ -71,14 +71,11 @@ class Drafter:
         cuda_graphs: on a GPU, capture the draft loop once per (batch, D) and replay it: one launch instead of some
         fifteen per draft step.
 
-        Raises ValueError for sizes below 1, for weights that are missing, misshapen or of mixed dtypes or devices, for a
-        form of drafter the native code does not compute (`not_native`), and for cuda_graphs on the CPU.
+        Raises ValueError for sizes below 1, for weights that are missing, misshapen or of mixed dtypes or devices, and for
+        cuda_graphs on the CPU.
         """
         if max_batch < 1 or max_length < 1:
             raise ValueError(f"max_batch is {max_batch} and max_length is {max_length}; both must be at least 1")
-        missing = not_native(config)
-        if missing:
-            raise ValueError(f"the native drafter does not compute {', '.join(missing)}; reference.Drafter does")
         if max_length > config.max_position_embeddings:
             warnings.warn(
                 f"max_length is {max_length}, but the drafter's file says max_position_embeddings "

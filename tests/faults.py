@@ -65,8 +65,9 @@ class Tampered:
 class Unguarded(Tampered):
     """A drafter without the width check: what `change` gives is what a hook in the engine's drafter would see.
 
-    Rows of width h pass the fusion unchanged, as in an engine that fuses only when the width differs: the native drafter
-    gets pinv(fc) g for them, which fc gives back. Rows of other widths are glued as [-1, K*H], as a linear that reshapes.
+    Rows of width h pass the fusion unchanged, as in an engine that fuses only when widths differ: the native drafter
+    gets pinv(fc) g for them, which fc gives back. Rows of other widths are glued as [-1, K*H], as by a linear that
+    reshapes.
     """
 
     def __init__(self, drafter, change, fc_weight: torch.Tensor) -> None:
@@ -161,7 +162,7 @@ def run_as_eagle(loop):
     normed = []
     final_norm = target._hooks.decoder.norm
     final_norm.register_forward_hook(lambda _module, _args, output: normed.__setitem__(slice(None), [output[0]]))
-    change = lambda features, _prefill: normed[0][: len(features)].to(features.dtype)  # noqa: E731
+    change = lambda features, _prefill: normed[0][: len(features)].to(features.dtype)
     return target, Unguarded(drafter, change, loop.checkpoint.weights["fc.weight"])
 
 

@@ -44,7 +44,9 @@ class Loop:
     def drafter(self, checkpoint: Checkpoint | None = None, **options) -> Drafter:
         with warnings.catch_warnings():
             warnings.simplefilter("ignore")  # a drafter past its trained length warns: one of the faults
-            return Drafter.from_checkpoint(checkpoint or self.checkpoint, self.model, max_length=self.max_length, **options)
+            return Drafter.from_checkpoint(
+                checkpoint or self.checkpoint, self.model, max_length=self.max_length, **options
+            )
 
     def parts(self, checkpoint: Checkpoint | None = None) -> Parts:
         drafter = self.drafter(checkpoint)
@@ -143,8 +145,8 @@ def small_loop(seed: int, depth: int, texts: int = 1) -> Loop:
 def run_batched(loop: Loop, rounds: int, mix=lambda rows, offsets, width: rows) -> list[dict]:
     """All prompts in lockstep with one drafter: blocks of `width` = D + 1 rows, one after the other in batch order.
 
-    Drafts are the target's own tokens up to a seeded length. `mix(rows, row_offsets, width)` is where a fault puts other
-    row numbers.
+    Drafts are the target's own tokens up to a seeded length. `mix(rows, row_offsets, width)` is where a fault puts
+    other row numbers.
     """
     texts = [plain_text(loop, prompt) for prompt in loop.prompts]
     drafter = loop.drafter(max_batch=len(loop.prompts))

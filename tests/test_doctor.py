@@ -1,4 +1,4 @@
-"""The doctor against the fault library: every fault is named, healthy runs are not accused, and a log says what it can."""
+"""The doctor against the fault library: faults are named, healthy runs are not accused, a log says what it can."""
 
 from __future__ import annotations
 
@@ -20,6 +20,7 @@ from eagle3_ext.doctor.trace_rules import diagnose_trace
 
 DEPTHS = (1, 3, 7)
 SEEDS = range(10)
+OF_THE_DRAFTER = ("norm-flag-ignored", "wrong-vocabulary-map", "drafter-differs")  # found by the drafter's witness only
 
 
 def ids(findings) -> list[str]:
@@ -57,7 +58,8 @@ def test_every_fault_is_named_and_nothing_else(depth):
     rows = []
     for name, fault in FAULTS.items():
         if depth >= fault.depth:
-            events, _ = small_loop(0, depth).run(fault.build)
+            # The drafter's witness is most of the time; at D=3 it is there for every fault, to accuse none of them.
+            events, _ = small_loop(0, depth).run(fault.build, witness=depth == 3 or fault.finding in OF_THE_DRAFTER)
             rows.append((f"{name}, D={depth}", fault.finding, " ".join(ids(diagnose_trace(events)))))
     print_table(rows)
     assert all(expected == given for _, expected, given in rows)
@@ -80,7 +82,7 @@ def twelve_sequences() -> Loop:
     generator = torch.Generator().manual_seed(1)
     lengths = torch.randint(3, 9, (12,), generator=generator).tolist()
     prompts = [torch.randint(0, 67, (length,), generator=generator) for length in lengths]
-    return dataclasses.replace(small_loop(0, 3), prompts=prompts)
+    return dataclasses.replace(small_loop(0, 3), prompts=prompts, new_tokens=16)
 
 
 @pytest.mark.parametrize(
@@ -127,7 +129,7 @@ FEW = (
 @needs_target
 def test_the_embedded_model_healthy_and_with_a_few_faults(setup):
     loop = embedded_loop(setup, 12)
-    healthy, stats = loop.run()
+    healthy, _ = loop.run()
     rows = [("healthy", "", " ".join(ids(diagnose_trace(healthy))))]
     for name in FEW:
         events, _ = loop.run(FAULTS[name].build)
@@ -253,15 +255,17 @@ def vllm_line(*positions: float) -> str:
     shown = ", ".join(f"{position:.3f}" for position in positions)
     return (
         f"INFO [metrics.py:100] SpecDecoding metrics: Mean acceptance length: {1 + sum(positions):.2f}, Accepted "
-        f"throughput: 9.00 tokens/s, Drafted throughput: 20.00 tokens/s, Accepted: {accepted} tokens, Drafted: {drafted} "
-        f"tokens, Per-position acceptance rate: {shown}, Avg Draft acceptance rate: {100 * accepted / drafted:.1f}%\n"
+        f"throughput: 9.00 tokens/s, Drafted throughput: 20.00 tokens/s, Accepted: {accepted} tokens, "
+        f"Drafted: {drafted} tokens, Per-position acceptance rate: {shown}, "
+        f"Avg Draft acceptance rate: {100 * accepted / drafted:.1f}%\n"
     )
 
 
 def debug_line(rows: int, width: int, step: int, rank: int = 0, embedding: float = 1.0) -> str:
     return (
         f"[2026-02-01 10:00:00 TP{rank}] EAGLE3_DEBUG[eagle3] input: hs_shape=torch.Size([{rows}, {width}]), "
-        f"embed_shape=torch.Size([{rows}, 7168]), hs_norm={100 + step}.5000, hs_first5=[0.0{step}, -1.5, 0.5, 0.25, 1.0], "
+        f"embed_shape=torch.Size([{rows}, 7168]), hs_norm={100 + step}.5000, "
+        f"hs_first5=[0.0{step}, -1.5, 0.5, 0.25, 1.0], "
         f"embed_norm={embedding + step / 100:.4f}\n"
     )
 
@@ -308,7 +312,7 @@ def test_logs(tmp_path, name):
 
 
 def test_the_founding_story_is_not_overclaimed(tmp_path):
-    """Lines without a phase are a suspicion: width h is right in a draft step. The ranks are told from a stale buffer."""
+    """Lines without a phase are a suspicion: width h is right in a draft step. Ranks are told from a stale buffer."""
     path = tmp_path / "server.log"
     path.write_text(founding_story())
     result = CliRunner().invoke(app, ["doctor", str(path), "--json", str(tmp_path / "out.json")])
@@ -317,7 +321,12 @@ def test_the_founding_story_is_not_overclaimed(tmp_path):
     by_id = {finding["id"]: finding for finding in report["findings"]}
     assert by_id["features-only-in-prefill"]["severity"] == "suspect"
     assert by_id["identical-steps"]["severity"] == "note" and "9 runs of 4" in by_id["identical-steps"]["evidence"][0]
-    for words in ("Cannot prove", "EAGLE3_TRACE=run.jsonl", "SGLANG_DISABLE_DRAFT_EXTEND_CUDA_GRAPH=1", "right in a draft step"):
+    for words in (
+        "Cannot prove",
+        "EAGLE3_TRACE=run.jsonl",
+        "SGLANG_DISABLE_DRAFT_EXTEND_CUDA_GRAPH=1",
+        "right in a draft step",
+    ):
         assert words in result.output
 
 
@@ -389,6 +398,7 @@ def test_notes_about_a_checkpoint(tmp_path):
 
 def test_features_that_are_no_state_of_the_forward():
     """Half of every state, as one rank of two would hold before the all-reduce."""
+
     def partial_sums(loop):
         target, drafter = loop.parts()
         return target, Tampered(drafter, lambda features, _prefill: features / 2)

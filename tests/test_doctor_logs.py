@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 import random
 import re
 import resource
@@ -29,7 +30,7 @@ VLLM_BETWEEN = (
     "2.80, Accepted: 90 tokens, Drafted: 200 tokens, Per-position acceptance rate: 0.800, 0.600, 0.300, 0.100\n"
 )
 VLLM_EARLIER = (
-    "INFO 04-08 [metrics.py:53] SpecDecoding metrics: Draft acceptance rate: 50.0%, Accepted: 30 tokens, Drafted: 60 tokens\n"
+    "INFO 04-08 SpecDecoding metrics: Draft acceptance rate: 50.0%, Accepted: 30 tokens, Drafted: 60 tokens\n"
 )
 VLLM_FIRST = (
     "INFO 10-16 19:05:47 metrics.py:367] Speculative metrics: Draft acceptance rate: 0.500, System efficiency: 0.600, "
@@ -41,12 +42,13 @@ SGLANG = (
     "accept rate: 0.50, cuda graph: True, gen throughput (token/s): 123.45, #queue-req: 0,\n"
 )
 LLAMA = (
-    "slot print_timing: id  0 | task 42 | draft acceptance = 0.50847 (   60 accepted /   118 generated), mean acceptance "
-    "length =  2.50, acceptance rate per position = (0.750, 0.500, 0.250)\n"
+    "slot print_timing: id  0 | task 42 | draft acceptance = 0.50847 (   60 accepted /   118 generated), mean "
+    "acceptance length =  2.50, acceptance rate per position = (0.750, 0.500, 0.250)\n"
 )
 DEBUG = (
-    "[2026-02-01 10:00:00 TP3] EAGLE3_DEBUG[eagle3] input: hs_shape=torch.Size([1, 7168]), embed_shape=torch.Size([1, 7168]), "
-    "hs_norm=131.0000, hs_first5=[0.0123, -1.5, 2e-05, 0.25, -0.0625], embed_norm=1.2422\n"
+    "[2026-02-01 10:00:00 TP3] EAGLE3_DEBUG[eagle3] input: hs_shape=torch.Size([1, 7168]), "
+    "embed_shape=torch.Size([1, 7168]), hs_norm=131.0000, hs_first5=[0.0123, -1.5, 2e-05, 0.25, -0.0625], "
+    "embed_norm=1.2422\n"
 )
 WHOLE = (VLLM_NOW, VLLM_BETWEEN, VLLM_EARLIER, VLLM_FIRST, SGLANG, LLAMA, DEBUG)
 
@@ -101,9 +103,13 @@ def test_drafter_input():
 
 
 def test_server_arguments():
-    printed = parse_line("server_args=ServerArgs(speculative_algorithm='EAGLE', speculative_draft_model_path='a/b-eagle3')")
+    printed = parse_line(
+        "server_args=ServerArgs(speculative_algorithm='EAGLE', speculative_draft_model_path='a/b-eagle3')"
+    )
     assert printed == ServerArguments("EAGLE", "a/b-eagle3")
-    typed = parse_line("python -m sglang.launch_server --speculative-algorithm EAGLE3 --speculative-draft-model-path c/d --tp 8")
+    typed = parse_line(
+        "python -m sglang.launch_server --speculative-algorithm EAGLE3 --speculative-draft-model-path c/d --tp 8"
+    )
     assert typed == ServerArguments("EAGLE3", "c/d")
 
 
@@ -129,12 +135,19 @@ def numbers_of(found) -> list[float]:
         return [found.rows, found.width, found.embedding_width, found.norm, *found.first5, found.embedding_norm]
     if isinstance(found, ServerArguments):
         return []
-    values = [found.accept_length, found.accepted, found.drafted, found.emitted, found.tokens_per_s, *found.per_position]
+    values = [
+        found.accept_length,
+        found.accepted,
+        found.drafted,
+        found.emitted,
+        found.tokens_per_s,
+        *found.per_position,
+    ]
     return [value for value in (*values, found.rate) if value is not None]
 
 
 def mutate(line: str, generator: random.Random) -> str:
-    """One to three edits: a character changed, removed, doubled or inserted, a cut, a piece of another line spliced in."""
+    """One to three edits: characters changed, removed, doubled or inserted, a cut, a piece of another line."""
     for _ in range(generator.randint(1, 3)):
         at = generator.randrange(len(line) + 1)
         kind = generator.randrange(6)
@@ -165,7 +178,7 @@ def test_eight_thousand_mutated_lines_neither_crash_nor_invent():
         printed = {float(text) for text in re.findall(r"(?<![\d.])-?\d+(?:\.\d+)?(?:e[+-]?\d+)?", lines[number - 1])}
         printed |= {value / 100 for value in printed}
         for one in numbers_of(value):
-            assert one in printed or one != one or abs(one) == float("inf"), (one, lines[number - 1])
+            assert one in printed or not math.isfinite(one), (one, lines[number - 1])
 
 
 def test_a_large_log_streams_in_constant_memory(tmp_path):

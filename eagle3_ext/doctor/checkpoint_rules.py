@@ -1,4 +1,4 @@
-"""Rules over a drafter's checkpoint folder: what the strict loader says, and what engines are known to read differently."""
+"""Rules over a drafter's checkpoint folder: what the strict loader says, and what engines read differently."""
 
 from __future__ import annotations
 
@@ -43,7 +43,7 @@ def diagnose_checkpoint(folder: Path) -> tuple[list[Finding], list[str], int | N
         + (f"; captures boundaries {', '.join(map(str, config.boundaries))}" if config.boundaries else ""),
         f"trained for {config.max_position_embeddings} positions; drafts from {config.draft_vocab_size} of "
         f"{config.vocab_size} tokens",
-        "proves: the file is whole and consistent. Cannot prove: that an engine reads it this way, or that it belongs to the "
-        "target it is served with",
+        "proves: the file is whole and consistent. Cannot prove: that an engine reads it this way, or that it belongs "
+        "to the target it is served with",
     ]
     return findings, words, width if config.fusion == "fc" else None

@@ -62,32 +62,36 @@ def worst_first(findings: list[Finding]) -> list[Finding]:
     return sorted(findings, key=lambda finding: SEVERITIES.index(finding.severity))
 
 
-_TRACE = "record the run with EAGLE3_TRACE=run.jsonl (a transformers target) or feed eagle3_ext.doctor.trace.record from"
+_TRACE = (
+    "record the run with EAGLE3_TRACE=run.jsonl (a transformers target) or feed eagle3_ext.doctor.trace.record from"
+)
 _TRACE += " the engine, and run `eagle3-ext doctor run.jsonl`"
 
 CATALOGUE: dict[str, Entry] = {
     "one-state-in-extend": Entry(
         "fault",
         "extend gets one hidden state instead of the features",
-        "The drafter fuses K states of width H. One state of width H is as wide as what the fusion gives back, so an engine "
-        "that fuses only when the width differs skips the fusion in silence. Acceptance falls to about zero.",
+        "The drafter fuses K states of width H. One state of width H is as wide as what the fusion gives back, so an "
+        "engine that fuses only when the width differs skips the fusion in silence. Acceptance falls to about zero.",
         "Width H must come up in draft steps only. In SGLang a run with SGLANG_DISABLE_DRAFT_EXTEND_CUDA_GRAPH=1 shows "
         "extend's width in the drafter's forward.",
-        "Find where the K states are joined in this phase: capture off after graph capture, a list of one state, or the "
-        "recurrent hidden passed to extend.",
+        "Find where the K states are joined in this phase: capture off after graph capture, a list of one state, or "
+        "the recurrent hidden passed to extend.",
     ),
     "sliced-features": Entry(
         "fault",
         "extend gets the first H columns of the features",
         "The K states arrived and were cut to the first one on the way (a buffer or slice sized by H, not K*H).",
         "The state found is the lowest captured boundary, and the forward's own features have the full width.",
-        "Look for a buffer, slice or copy between the target's forward and extend that takes its width from hidden_size.",
+        "Look for a buffer, slice or copy between the target's forward and extend that takes its width from "
+        "hidden_size.",
     ),
     "eagle-algorithm": Entry(
         "fault",
         "an EAGLE-3 drafter is run as EAGLE",
-        "EAGLE captures nothing: the drafter gets the state after the final norm, of width H, in prefill and decode. The "
-        "fusion is skipped everywhere and d2t and the drafter's own head may be ignored, too. Accept length is 1.0.",
+        "EAGLE captures nothing: the drafter gets the state after the final norm, of width H, in prefill and decode. "
+        "The fusion is skipped everywhere and d2t and the drafter's own head may be ignored, too. Accept length is "
+        "1.0.",
         "The state found is the final norm's output already in prefill; the start line says EAGLE or NEXTN.",
         "Start with --speculative-algorithm EAGLE3 (vLLM: method eagle3).",
     ),
@@ -97,7 +101,8 @@ CATALOGUE: dict[str, Entry] = {
         "A linear layer that views its input as [-1, K*H] takes any tensor whose element count divides: rows are glued "
         "together, fewer rows come out, and the rest of the output is whatever memory held. vLLM's CPU engine does so.",
         "Runs whose rows * width does not divide by K*H fail with a shape error; those that do go on in silence.",
-        "Fix the capture (a repeated layer id drops one state in vLLM); check the width before the layer, not inside it.",
+        "Fix the capture (a repeated layer id drops one state in vLLM); check the width before the layer, not inside "
+        "it.",
     ),
     "width-mismatch": Entry(
         "fault",
@@ -117,16 +122,16 @@ CATALOGUE: dict[str, Entry] = {
     "repeated-state": Entry(
         "fault",
         "one state stands in several places of the features",
-        "The same state fills several slots: a list that holds one tensor K times, or a buffer shared by all captures and "
-        "overwritten by the last.",
+        "The same state fills several slots: a list that holds one tensor K times, or a buffer shared by all captures "
+        "and overwritten by the last.",
         "Norms and values of two slots are equal in every row.",
         "Copy each state when it is captured; later layers change the residual stream in place.",
     ),
     "wrong-order": Entry(
         "fault",
         "the states are in the wrong order",
-        "All K states arrive, in other slots than those the fusion was trained on. Which pair is swapped decides the price: "
-        "from a few percent to everything.",
+        "All K states arrive, in other slots than those the fusion was trained on. Which pair is swapped decides the "
+        "price: from a few percent to everything.",
         "Each slot equals another slot's boundary in the target's own states.",
         "Join states in ascending boundary order, whatever order a file lists.",
     ),
@@ -162,8 +167,8 @@ CATALOGUE: dict[str, Entry] = {
     "residual-not-added": Entry(
         "fault",
         "only a part of the residual stream is captured",
-        "Blocks with a fused add-norm return two tensors, the update and the residual; the state is their sum, and one of "
-        "them was taken.",
+        "Blocks with a fused add-norm return two tensors, the update and the residual; the state is their sum, and one "
+        "of them was taken.",
         "The slots equal the last block's update, or the stream without it.",
         "Capture hidden + residual, after all-reduce.",
     ),
@@ -181,7 +186,8 @@ CATALOGUE: dict[str, Entry] = {
         "The states are right and belong to other positions or other sequences: accepted indices without the block's "
         "offset, one row per request, a block too far, requests in another order.",
         "Each row's features equal the features of the row named in the evidence.",
-        "Build row indices from accept lengths and the block width on the device (ops.accepted_rows), requests in batch order.",
+        "Build row indices from accept lengths and the block width on the device (ops.accepted_rows), requests in "
+        "batch order.",
     ),
     "stale-features": Entry(
         "fault",
@@ -194,14 +200,15 @@ CATALOGUE: dict[str, Entry] = {
         "note",
         "values repeat from line to line",
         "Either every tensor-parallel rank reports the same replicated tensor, or one buffer is read again unchanged.",
-        "Ranks: every value comes exactly as often as there are ranks and the embedding repeats with it. A stale buffer: "
-        "the embedding changes and the hidden state does not.",
+        "Ranks: every value comes exactly as often as there are ranks and the embedding repeats with it. A stale "
+        "buffer: the embedding changes and the hidden state does not.",
         "Print the rank and the round with each line, or report from rank 0 only.",
     ),
     "norm-flag-ignored": Entry(
         "fault",
         "the drafter runs with a norm switch that its file does not set",
-        "norm_before_residual, norm_output or the features' norm is not what the file says. Shapes do not depend on it.",
+        "norm_before_residual, norm_output or the features' norm is not what the file says. Shapes do not depend on "
+        "it.",
         "Plain PyTorch with the switch turned reproduces the drafts, and as filed it does not.",
         "Read the switch from the file; some engines do not implement all of them.",
     ),
@@ -222,8 +229,8 @@ CATALOGUE: dict[str, Entry] = {
     "kept-guesses": Entry(
         "fault",
         "the drafter's cache keeps entries of its own guesses",
-        "For accepted drafts the entries made from recurrent hidden stay, instead of being written again from the target's "
-        "features. Costs 8 to 15 % of the accept length, so it hides.",
+        "For accepted drafts the entries made from recurrent hidden stay, instead of being written again from the "
+        "target's features. Costs 8 to 15 % of the accept length, so it hides.",
         "An extend runs fewer than a + 1 rows, or starts past the committed position.",
         "After a round that accepted a drafts extend a + 1 rows, over the entries of the draft steps.",
     ),
@@ -244,47 +251,52 @@ CATALOGUE: dict[str, Entry] = {
     "features-only-in-prefill": Entry(
         "suspect",
         "full-width features in prefill lines only, width H ever after",
-        "Prefill right, decode wrong: this is how the fault shows that this project began with. A line does not say its "
-        "phase, and width H is right in a draft step, so lines alone cannot prove it.",
-        "One line of the full width after the first decode lines refutes it. If extend runs from a CUDA graph its Python "
-        "prints nothing: repeat with SGLANG_DISABLE_DRAFT_EXTEND_CUDA_GRAPH=1 and with forward_mode in the line.",
+        "Prefill right, decode wrong: this is how the fault shows that this project began with. A line does not say "
+        "its phase, and width H is right in a draft step, so lines alone cannot prove it.",
+        "One line of the full width after the first decode lines refutes it. If extend runs from a CUDA graph its "
+        "Python prints nothing: repeat with SGLANG_DISABLE_DRAFT_EXTEND_CUDA_GRAPH=1 and with forward_mode in the "
+        "line.",
         _TRACE,
     ),
     "no-features-seen": Entry(
         "suspect",
         "no line of the full width at all",
-        "Either the print sits where only draft steps pass, or features never reach the drafter (EAGLE instead of EAGLE3).",
+        "Either the print sits where only draft steps pass, or features never reach the drafter (EAGLE instead of "
+        "EAGLE3).",
         "Print in prefill, with forward_mode; look at the start line for --speculative-algorithm.",
         _TRACE,
     ),
     "drafts-useless": Entry(
         "suspect",
         "almost no draft is accepted",
-        "Published drafters' first token is accepted at 0.45 to 0.75. Near zero fits a skipped fusion, states in the wrong "
-        "order, a wrong vocabulary map, or another target's drafter.",
-        "The same prompts through plain PyTorch with the same drafter: near zero there, too, is the drafter's own fault.",
+        "Published drafters' first token is accepted at 0.45 to 0.75. Near zero fits a skipped fusion, states in the "
+        "wrong order, a wrong vocabulary map, or another target's drafter.",
+        "The same prompts through plain PyTorch with the same drafter: near zero there, too, is the drafter's own "
+        "fault.",
         _TRACE,
     ),
     "low-acceptance": Entry(
         "suspect",
         "acceptance is lower than drafters of this kind reach",
-        "At this level speculation hardly pays or costs. It fits decode without features after a right prefill, a capture "
-        "that is half right, a drafter trained for other text or too little.",
-        "The same prompts through plain PyTorch with the same drafter: if acceptance is much higher, the engine loses it.",
+        "At this level speculation hardly pays or costs. It fits decode without features after a right prefill, a "
+        "capture that is half right, a drafter trained for other text or too little.",
+        "The same prompts through plain PyTorch with the same drafter: if acceptance is much higher, the engine loses "
+        "it.",
         _TRACE,
     ),
     "bonus-counted": Entry(
         "suspect",
         "the accept rate counts the bonus token",
-        "This release prints (accepted + 1) / draft tokens. A rate that can never fall below 1 / draft tokens looks like "
-        "some acceptance where there is none.",
+        "This release prints (accepted + 1) / draft tokens. A rate that can never fall below 1 / draft tokens looks "
+        "like some acceptance where there is none.",
         "accept length / draft tokens gives the printed rate on every line, (accept length - 1) / drafts on none.",
         "Compute (accept length - 1) / (draft tokens - 1), and compare that with other releases and engines.",
     ),
     "impossible-numbers": Entry(
         "suspect",
         "counters that contradict each other",
-        "A rate above 1 or more accepted than drafted: the denominator comes from another setting, or counts were mixed.",
+        "A rate above 1 or more accepted than drafted: the denominator comes from another setting, or counts were "
+        "mixed.",
         "Recompute from accepted and drafted counts.",
         "Do not use this line's rate; take the accept length.",
     ),
@@ -319,8 +331,8 @@ CATALOGUE: dict[str, Entry] = {
     "weak-drafter": Entry(
         "note",
         "few drafts are accepted, and the data path is clean",
-        "Every check of this trace passed: the drafter gets what it was trained on. It is weak on this text, or belongs to "
-        "another target.",
+        "Every check of this trace passed: the drafter gets what it was trained on. It is weak on this text, or "
+        "belongs to another target.",
         "Other prompts, above all prompts like its training data; the checkpoint's model card.",
         "A better drafter, or fewer speculative tokens.",
     ),

@@ -1,4 +1,4 @@
-"""Rules over logs: sums in constant memory while the lines stream by, findings at the end, and what a log cannot say."""
+"""Rules over logs: sums in constant memory while lines stream by, findings at the end, and what a log cannot say."""
 
 from __future__ import annotations
 
@@ -16,7 +16,8 @@ USELESS_FIRST_DRAFT, LOW_RATE, LOW_LENGTH = 0.1, 0.25, 1.1
 
 @dataclass
 class AcceptanceSums:
-    """One engine's acceptance lines added up. SGLang prints averages, so its lines count alike; the others print counts."""
+    """One engine's acceptance lines added up. SGLang prints averages, so its lines count alike; the others print "
+    "counts."""
 
     lines: int = 0
     lengths: float = 0.0
@@ -173,8 +174,8 @@ class LogSummary:
             lines.append(", ".join(parts))
         if self.acceptance:
             lines.append(
-                "proves: how much was accepted. Cannot prove: why. A weak drafter, text it was not trained on, wrong layers "
-                "and wrong rows give the same lines."
+                "proves: how much was accepted. Cannot prove: why. A weak drafter, text it was not trained on, wrong "
+                "layers and wrong rows give the same lines."
             )
         lines += _input_words(self.inputs)
         if not self.counts.read:
@@ -222,7 +223,9 @@ def _acceptance(engine: Source, sums: AcceptanceSums) -> list[Finding]:
         findings.append(found("impossible-numbers", line))
     if sums.counts_bonus:
         count = min(sums.with_bonus)
-        line = f"{sums.with_rate} lines fit accept length / {count}; no number of drafts fits (accept length - 1) / drafts"
+        line = (
+            f"{sums.with_rate} lines fit accept length / {count}; no number of drafts fits (accept length - 1) / drafts"
+        )
         findings.append(found("bonus-counted", line, f"a round that accepts nothing prints {1 / count:.2f}"))
     length, rate = sums.accept_length, sums.rate
     first = sums.first_position / sums.with_positions if sums.with_positions else None
@@ -259,7 +262,9 @@ def _inputs(inputs: DrafterInputs) -> list[Finding]:
     elif inputs.narrow >= 8 and not inputs.wide:
         findings.append(found("no-features-seen", f"widths {shown}: as wide as the embedding in every line"))
     if inputs.stale >= 3:
-        line = f"{inputs.stale} of {inputs.lines} lines repeat the hidden state of the line before under another embedding"
+        line = (
+            f"{inputs.stale} of {inputs.lines} lines repeat the hidden state of the line before under another embedding"
+        )
         findings.append(found("identical-steps", f"{line}: a buffer that is not refilled", severity="suspect"))
     elif inputs.twins >= 3:
         lengths = inputs.repetitions.most_common(3)
@@ -277,11 +282,15 @@ def _input_words(inputs: DrafterInputs) -> list[str]:
     words = [f"drafter inputs: {inputs.lines} lines, width {widths}"]
     if inputs.narrow:
         words.append(
-            "a line as wide as the embedding proves nothing by itself: it is right in a draft step (recurrent hidden) and "
-            "wrong in extend, and the line does not say which it is"
+            "a line as wide as the embedding proves nothing by itself: it is right in a draft step (recurrent hidden) "
+            "and wrong in extend, and the line does not say which it is"
         )
     if inputs.wide > inputs.wide_before_narrow:
-        words.append("proves: full-width features reach the drafter after decoding began, so extend gets them at least once")
+        words.append(
+            "proves: full-width features reach the drafter after decoding began, so extend gets them at least once"
+        )
     elif inputs.wide:
-        words.append("proves: prefill's capture and join work. Cannot prove: that decode's do not; see the finding's check")
+        words.append(
+            "proves: prefill's capture and join work. Cannot prove: that decode's do not; see the finding's check"
+        )
     return words

@@ -119,12 +119,15 @@ _VLLM_FIRST = re.compile(
     rf"Number of speculative tokens: {_COUNT}, Number of accepted tokens: (?P<accepted>{_COUNT}), "
     rf"Number of draft tokens: (?P<drafted>{_COUNT}), Number of emitted tokens: (?P<emitted>{_COUNT})\."
 )
+_LLAMA_COUNTS = (
+    rf"(?P<rate>{_NUMBER}|nan) \( *(?P<accepted>{_COUNT}) accepted / *(?P<drafted>{_COUNT}) generated\)"
+)
 _LLAMA = re.compile(
-    rf"draft acceptance = (?P<rate>{_NUMBER}|nan) \( *(?P<accepted>{_COUNT}) accepted / *(?P<drafted>{_COUNT}) generated\), "
+    rf"draft acceptance = {_LLAMA_COUNTS}, "
     rf"mean acceptance length = *(?P<length>{_NUMBER}|nan), acceptance rate per position = \((?P<positions>{_RATES})\)"
 )
 _LLAMA_EARLIER = re.compile(
-    rf"draft acceptance rate = (?P<rate>{_NUMBER}|nan) \( *(?P<accepted>{_COUNT}) accepted / *(?P<drafted>{_COUNT}) generated\)"
+    rf"draft acceptance rate = {_LLAMA_COUNTS}"
 )
 _SGLANG_LENGTH = re.compile(rf"[ ,]accept len: (?P<length>{_NUMBER}),")
 _SGLANG_RATE = re.compile(rf"[ ,]accept rate: (?P<rate>{_NUMBER}),")
@@ -136,7 +139,9 @@ _DEBUG = re.compile(
     rf"EAGLE3_DEBUG\[\w+\] input: hs_shape={_SHAPE}, embed_shape={_SHAPE}, hs_norm=({_VALUE}), "
     rf"hs_first5=\[({_VALUE}(?:, {_VALUE})*)\], embed_norm=({_VALUE})\s*$"
 )
-_ALGORITHM = re.compile(r"(?:speculative_algorithm=['\"]|--speculative-algo(?:rithm)?[= ])(?P<algorithm>[A-Za-z0-9_]+)\b")
+_ALGORITHM = re.compile(
+    r"(?:speculative_algorithm=['\"]|--speculative-algo(?:rithm)?[= ])(?P<algorithm>[A-Za-z0-9_]+)\b"
+)
 _DRAFT_MODEL = re.compile(
     r"(?:speculative_draft_model_path=['\"]|--speculative-draft-model(?:-path)?[= ])(?P<path>[^'\",\s]+)"
 )
@@ -286,9 +291,10 @@ def _lines_of(path: Path) -> Iterator[bytes]:
     from rich.progress import Progress
 
     size = path.stat().st_size
-    with path.open("rb") as file, Progress(
-        console=Console(stderr=True), transient=True, disable=size < PROGRESS_FROM
-    ) as progress:
+    with (
+        path.open("rb") as file,
+        Progress(console=Console(stderr=True), transient=True, disable=size < PROGRESS_FROM) as progress,
+    ):
         task = progress.add_task(path.name, total=size)
         done = 0
         while line := file.readline(LONGEST_LINE):

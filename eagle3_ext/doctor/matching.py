@@ -43,7 +43,7 @@ class WitnessRow:
         return name in self.norms and same(norm, first5, self.norms[name], self.first5[name], width)
 
     def state_names(self, norm: float | None, first5: list, width: int) -> list[str]:
-        """Every name under which the witness saw this state in this row; with "rest b" for the stream without its update."""
+        """Every name under which the witness saw this state in this row; "rest b" is the stream without its update."""
         names = [name for name in self.norms if self.is_state(name, norm, first5, width)]
         for name in self.norms:
             boundary = name.removeprefix("update ")

@@ -17,7 +17,8 @@ An event is one dict. `phase` says what it is about:
 
 Events with data hold `rows`, `width`, `expected_width`, `finite`, and per sampled row the L2 norm and the first five
 values of each state of width H and a fingerprint of the row's bytes. At most SAMPLED_ROWS rows are sampled, so that the
-size of an event does not depend on the prompt.
+size of an event does not depend on the prompt. prefill, verify and witness events stop coming every round after
+WITNESSED_ROUNDS.
 """
 
 from __future__ import annotations
@@ -41,6 +42,7 @@ if TYPE_CHECKING:
     from .witness import DrafterWitness
 
 SAMPLED_ROWS = 8  # the first and the last four
+WITNESSED_ROUNDS = 8  # a text's first rounds have a witness each, later ones every eighth: that keeps tracing cheap
 
 
 def sampled_rows(rows: int) -> list[int]:
@@ -51,27 +53,31 @@ def sampled_rows(rows: int) -> list[int]:
     return [*range(half), *range(rows - half, rows)]
 
 
-def _number(value: float) -> float | None:
-    """Six digits; None for NaN and infinities, which JSON has no word for."""
-    return float(f"{value:.6g}") if math.isfinite(value) else None
+def _numbers(values: torch.Tensor) -> list:
+    """Nested lists with six digits; None for NaN and infinities, which JSON has no word for."""
+    values = values.double()
+    scale = 10 ** (5 - values.abs().clamp(min=1e-30).log10().floor())
+    finite = values.isfinite()
+    rounded = torch.where(finite, (values * scale).round() / scale, values)
+    return rounded.tolist() if finite.all() else _without_nan(rounded.tolist())
 
 
-def _numbers(values: Any) -> Any:
-    return [_numbers(value) for value in values] if isinstance(values, list) else _number(values)
+def _without_nan(values: Any) -> Any:
+    if isinstance(values, list):
+        return [_without_nan(value) for value in values]
+    return values if math.isfinite(values) else None
 
 
-def describe(sample: torch.Tensor, state_width: int) -> dict[str, Any]:
-    """Norms [rows][states], first five values [rows][states][5] and fingerprints [rows] of `sample` [rows, width]."""
-    sample = sample.detach().cpu().contiguous()
-    if sample.shape[-1] % state_width:
-        state_width = sample.shape[-1]
-    states = sample.float().unflatten(-1, (-1, state_width))
-    raw = sample.view(torch.uint8).numpy() if sample.numel() else []
-    return {
-        "norms": _numbers(states.norm(dim=-1).tolist()),
-        "first5": _numbers(states[..., :5].tolist()),
-        "fingerprints": [f"{zlib.crc32(row):08x}" for row in raw],
-    }
+def describe(states: torch.Tensor) -> dict[str, list]:
+    """Norms [rows][states] and first five values [rows][states][5] of `states` [rows, states, H]."""
+    states = states.float()
+    return {"norms": _numbers(states.norm(dim=-1)), "first5": _numbers(states[..., :5])}
+
+
+def fingerprints(sample: torch.Tensor) -> list[str]:
+    """One checksum per row of its bytes."""
+    rows = sample.cpu().contiguous().view(torch.uint8).numpy() if sample.numel() else []
+    return [f"{zlib.crc32(row):08x}" for row in rows]
 
 
 class Recorder:
@@ -131,7 +137,10 @@ class Recorder:
                 event["state_width"] = state_width
             event["sampled"] = sampled_rows(rows)
             event["finite"] = bool(hidden.isfinite().all())
-            event |= describe(hidden[event["sampled"]], state_width or width)
+            sample = hidden[event["sampled"]].detach()
+            # A width that holds no whole number of states is described as one.
+            whole = state_width if state_width is not None and width % state_width == 0 else width
+            event |= {**describe(sample.unflatten(-1, (-1, whole))), "fingerprints": fingerprints(sample)}
         self._write(event)
 
     # ---- what this project's own loop feeds
@@ -192,7 +201,7 @@ class Recorder:
             width = drafter.config.hidden_size
             self.record("draft step", step=step, rows=batch, width=width, expected_width=width)
         for slot in range(batch):
-            facts = {"tokens": drafts.tokens[slot].tolist(), "log_probs": _numbers(drafts.log_probs[slot].tolist())}
+            facts = {"tokens": drafts.tokens[slot].tolist(), "log_probs": _numbers(drafts.log_probs[slot])}
             if self._drafter_witness is not None:
                 facts["witness"] = self._drafter_witness.draft(count)
             self.record("draft", sequence=slot, **facts)
@@ -200,6 +209,9 @@ class Recorder:
     @contextmanager
     def watch(self, decoder: torch.nn.Module, layers: torch.nn.ModuleList, features: Features) -> Iterator[None]:
         """Records a forward's features, and as witness its states, by hooks that share nothing with the capture."""
+        if self.round > WITNESSED_ROUNDS and self.round % WITNESSED_ROUNDS:
+            yield
+            return
         from .witness import watch_states
 
         def finished(names: list[str], states: torch.Tensor, rows: int) -> None:
@@ -209,9 +221,9 @@ class Recorder:
                 self.record(kind, features.tensor[-rows:], state_width=plan.hidden_size, expected_width=plan.width)
             except BoundaryError as error:
                 self.record(kind, rows=rows, width=0, expected_width=plan.width, missing=str(error))
-            described = describe(states.flatten(1), states.shape[-1])
-            del described["fingerprints"]
-            self.record("witness", rows=rows, states=names, sampled=sampled_rows(rows), layers=len(layers), **described)
+            self.record(
+                "witness", rows=rows, states=names, sampled=sampled_rows(rows), layers=len(layers), **describe(states)
+            )
 
         with watch_states(decoder, layers, features.plan.boundaries, finished):
             yield

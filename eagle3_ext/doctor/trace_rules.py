@@ -5,7 +5,7 @@ from __future__ import annotations
 import statistics
 from collections import Counter, defaultdict
 from collections.abc import Iterable
-from itertools import islice
+from itertools import islice, pairwise
 from typing import Any
 
 from .findings import Finding, found
@@ -95,7 +95,9 @@ def _where(bad: Iterable[Event], all_events: list[Event]) -> str:
 def diagnose_trace(events: Trace | Iterable[Event], source: str = "trace") -> list[Finding]:
     """All findings about one run's events."""
     trace = events if isinstance(events, Trace) else Trace(events)
-    findings = widths(trace) + not_finite(trace) + repeats(trace) + kept_guesses(trace) + lengths(trace) + drafter(trace)
+    findings = (
+        widths(trace) + not_finite(trace) + repeats(trace) + kept_guesses(trace) + lengths(trace) + drafter(trace)
+    )
     stale = any(finding.id == "stale-features" for finding in findings)
     findings += [one for one in contents(trace) if not (stale and one.id == "stale-features")]
     findings += acceptance(trace, clean=not any(finding.severity != "note" for finding in findings))
@@ -122,7 +124,7 @@ def widths(trace: Trace) -> list[Finding]:
     if width != state:
         if divides:
             evidence.append(
-                f"rows * width is a multiple of {expected} in all {len(bad)} of them: a linear layer that reshapes takes "
+                f"rows * width is a multiple of {expected} in all {len(bad)} of them: a linear that reshapes takes "
                 f"{example['rows']} rows as {example['rows'] * width // expected}, without an error"
             )
         return [found("reshaping-linear" if divides else "width-mismatch", *evidence)]
@@ -185,10 +187,12 @@ def repeats(trace: Trace) -> list[Finding]:
     if twice:
         ranks = sorted({str(event["rank"]) for event in trace.extends if "rank" in event})
         who = f"ranks {', '.join(ranks)}" if ranks else "no rank is given"
-        line = f"{len(twice)} of {len(trace.extends)} extend events repeat one of the same round, positions and bytes ({who})"
+        line = f"{len(twice)} of {len(trace.extends)} extend events repeat one of the same round and bytes ({who})"
         findings.append(found("identical-steps", line))
     if len(stale) >= 2:  # one alone can be a text of one repeated token
-        example = f"text {stale[0]['text']}, round {stale[0]['round']}: positions {stale[0].get('positions')} with bytes "
+        example = (
+            f"text {stale[0]['text']}, round {stale[0]['round']}: positions {stale[0].get('positions')} with bytes "
+        )
         example += f"{stale[0]['fingerprints']} of the extend before"
         findings.append(found("stale-features", _where(stale, trace.extends), example))
     return findings + _stale_steps(trace)
@@ -199,7 +203,7 @@ def _stale_steps(trace: Trace) -> list[Finding]:
     steps = [event for event in trace.events if event["phase"] == "draft step" and event.get("fingerprints")]
     bad = [
         (a, b)
-        for a, b in zip(steps, steps[1:])
+        for a, b in pairwise(steps)
         if _key(a) == _key(b) and a.get("step") != b.get("step") and a["fingerprints"] == b["fingerprints"]
     ]
     if len(bad) < 2:
@@ -222,12 +226,12 @@ def kept_guesses(trace: Trace) -> list[Finding]:
     if few:
         event, settled = few[0]
         evidence.append(
-            f"{len(few)} of {judged} rounds that accepted something extend fewer rows than a + 1; round {event['round']} "
+            f"{len(few)} of {judged} rounds that accepted a draft extend fewer rows than a + 1; round {event['round']} "
             f"of text {event['text']} accepted {settled} and extends {event['rows']}"
         )
     if ahead:
         evidence.append(
-            f"{len(ahead)} extends start past their position: {ahead[0]['cached']} rows are cached, and the first row's "
+            f"{len(ahead)} extends start past their position: {ahead[0]['cached']} rows are cached, the first row's "
             f"position is {ahead[0]['positions'][0]}"
         )
     return [found("kept-guesses", *evidence)] if evidence else []
@@ -251,7 +255,11 @@ def contents(trace: Trace) -> list[Finding]:
     findings = _undelivered(trace)
     slots = len(trace.state_names)
     zero = Counter(
-        slot for event in full for norms in event["norms"] for slot, norm in enumerate(norms) if norm == 0 and len(norms) > 1
+        slot
+        for event in full
+        for norms in event["norms"]
+        for slot, norm in enumerate(norms)
+        if norm == 0 and len(norms) > 1
     )
     rows = sum(len(event["norms"]) for event in full)
     always = [slot for slot, count in zero.items() if count > rows // 2]
@@ -306,7 +314,11 @@ def _compared(trace: Trace, full: list[Event]) -> list[Finding]:
         evidence = [f"{count} of {compared} compared rows: {pattern}"]
         evidence += [f"for example {examples[pattern]}"] if examples[pattern] else []
         evidence.append(_where(bad_events, trace.extends))
-        origin = "is wrong already: look at the capture" if 2 * capture_wrong > len(bad_events) else "is right: look after it"
+        origin = (
+            "is wrong already: look at the capture"
+            if 2 * capture_wrong > len(bad_events)
+            else "is right: look after it"
+        )
         evidence.append(f"what the target's forward delivered {origin}")
         findings.append(found(kind, *evidence))
     return findings
@@ -334,7 +346,11 @@ def _explain(trace: Trace, event: Event, row: int, states: list) -> tuple[str, s
         for candidate in rows.values():
             if _is_row(candidate, states, trace):
                 was = f"row {candidate.row} of sequence {candidate.key[2]}"
-                return "wrong-rows", _row_pattern(trace, event, row, candidate), f"{was} for row {row} of sequence {sequence}"
+                return (
+                    "wrong-rows",
+                    _row_pattern(trace, event, row, candidate),
+                    f"{was} for row {row} of sequence {sequence}",
+                )
     for earlier in range(round_ - 1, -1, -1):
         for candidate in trace.witness.get((text, earlier, sequence), {}).values():
             if _is_row(candidate, states, trace):
@@ -402,6 +418,7 @@ def drafter(trace: Trace) -> list[Finding]:
                     gaps[name].append(abs(event["log_probs"][i] - draft["log_probs"][i]))
                 if token != other:
                     break  # what follows was drafted after different tokens
+
     def score(name: str) -> tuple[float, float]:
         return right[name] / compared[name], -statistics.fmean(gaps[name] or [0.0])
 

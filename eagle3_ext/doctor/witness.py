@@ -1,4 +1,4 @@
-"""A second opinion: the target's states from hooks of their own, and the drafter in plain PyTorch with one thing changed.
+"""A second opinion: the target's states from hooks of their own, and the drafter in plain PyTorch, varied.
 
 Neither shares code with what it judges. The states are named by boundary: "3" is the residual stream at boundary 3,
 "norm 3" what the next norm makes of it, "update 3" what the last block before it added.
@@ -39,7 +39,9 @@ def watch_states(
         nonlocal rows
         state = state.reshape(-1, state.shape[-1])
         rows = state.shape[0]
-        seen[name] = state[sampled_rows(rows)].detach().clone()
+        sampled = sampled_rows(rows)
+        # Copied: later layers of some models change the stream in place.
+        seen[name] = (state if len(sampled) == rows else state[sampled]).detach().clone()
 
     def first(output: torch.Tensor | tuple) -> torch.Tensor:
         return output if isinstance(output, torch.Tensor) else output[0]
@@ -79,8 +81,11 @@ class DrafterWitness:
     """
 
     def __init__(self, checkpoint: Checkpoint, model: torch.nn.Module) -> None:
-        """`checkpoint` is the file as published, `model` the target. Computed in float32, whatever the engine computes in:
-        a rounding turns few drafts, and matrix products in half precision are slow on many CPUs."""
+        """`checkpoint` is the file as published, `model` the target.
+
+        Computed in float32, whatever the engine computes in: a rounding turns few drafts, and matrix products in half
+        precision are slow on many CPUs.
+        """
         config, weights = checkpoint.config, checkpoint.weights
         embedding, head = model.get_input_embeddings().weight, model.get_output_embeddings().weight
         changes: dict[str, tuple[dict, dict]] = {AS_FILED: ({}, {})}
@@ -93,15 +98,15 @@ class DrafterWitness:
             changes["d2t ignored"] = ({}, {"target_ids": identity})
             changes["d2t read as ids"] = ({}, {"target_ids": weights["target_ids"] - identity})
         self._drafters = {
-            name: ReferenceDrafter(
-                dataclasses.replace(config, **fields), {**weights, **tensors}, embedding, head
-            ).to(torch.float32)
+            name: ReferenceDrafter(dataclasses.replace(config, **fields), {**weights, **tensors}, embedding, head).to(
+                torch.float32
+            )
             for name, (fields, tensors) in changes.items()
         }
         self._follows = False
 
     def extend(self, features: torch.Tensor, tokens: torch.Tensor, positions: torch.Tensor) -> None:
-        """Follows the drafter; rows that start at position 0 start a new text. Features it cannot fuse end it for this text."""
+        """Follows the drafter. Position 0 starts a new text; features that cannot be fused end the following of one."""
         if int(positions[0]) == 0:
             self._follows = True
         for drafter in self._drafters.values():
