@@ -8,6 +8,11 @@ import codegen_table
 import equivalence
 import pytest
 import torch
+from cases import CASES
+
+
+def test_every_op_is_compared():
+    assert set(equivalence.TESTS) == {case.op.partition(".")[0] for case in CASES}
 
 
 @pytest.mark.parametrize("op", equivalence.TESTS)
@@ -20,7 +25,9 @@ def test_comparisons_see_a_wrong_result(op: str):
     def wrong(name, inputs):
         """One element off: of the result, or of the first tensor that the op writes to."""
         result = backends.cpu(name, inputs)
-        mutated = {"capture_": "features", "rope_append_": "qkv"}.get(name, "residual")
+        mutated = {"capture_": "features", "head_rms_norm_": "qkv", "rope_append_": "qkv", "mla_append_": "q_pe"}.get(
+            name, "residual"
+        )
         first = inputs[mutated] if result is None else result[0] if isinstance(result, tuple) else result
         first[0] += 3
         return result
