@@ -54,5 +54,7 @@ def test_a_kernel_over_its_budget_is_named():
     assert codegen_table.over_budget([kernel]) == [] and f"{most}/{most}" in "\n".join(codegen_table.table([kernel]))
     kernel.registers += 1
     assert f"{most + 1} of {most} registers" in codegen_table.over_budget([kernel])[0]
-    kernel.registers, kernel.stack_bytes = most, 8
+    kernel.name = "new_kernel"
+    assert "no row" in codegen_table.over_budget([kernel])[0]
+    kernel.name, kernel.registers, kernel.stack_bytes = row["kernel"], most, 8
     assert "8 bytes of stack" in codegen_table.over_budget([kernel])[0]
