@@ -57,19 +57,29 @@ def find_disassembler() -> Path | None:
 
 def read_kernels(binary: Path, disassembler: Path) -> list[Kernel]:
     """Every kernel in an object file or module, per architecture."""
-
-    def output(*options: str) -> list[str]:
-        environment = os.environ | {"PATH": f"{disassembler}{os.pathsep}{os.environ['PATH']}"}
-        command = [disassembler / "cuobjdump", *options, binary]
-        return subprocess.run(command, env=environment, check=True, capture_output=True, text=True).stdout.splitlines()
-
-    kernels: dict[tuple[str, str], Kernel] = {}
-    _read_into(kernels, output("-res-usage"))
+    kernels = {(kernel.architecture, kernel.symbol): kernel for kernel in read_resources(binary, disassembler)}
     architectures = sorted({architecture for architecture, _ in kernels})
+
+    def instructions(architecture: str) -> list[str]:
+        return _cuobjdump(binary, disassembler, "-sass", "-arch", architecture)
+
     with ThreadPoolExecutor(os.cpu_count()) as pool:  # most of the time is the disassembler's, a process for each
-        for lines in pool.map(lambda architecture: output("-sass", "-arch", architecture), architectures):
+        for lines in pool.map(instructions, architectures):
             _read_into(kernels, lines)
     return list(kernels.values())
+
+
+def read_resources(binary: Path, disassembler: Path) -> list[Kernel]:
+    """The same without memory instructions, which take a minute to disassemble."""
+    kernels: dict[tuple[str, str], Kernel] = {}
+    _read_into(kernels, _cuobjdump(binary, disassembler, "-res-usage"))
+    return list(kernels.values())
+
+
+def _cuobjdump(binary: Path, disassembler: Path, *options: str) -> list[str]:
+    environment = os.environ | {"PATH": f"{disassembler}{os.pathsep}{os.environ['PATH']}"}
+    command = [disassembler / "cuobjdump", *options, binary]
+    return subprocess.run(command, env=environment, check=True, capture_output=True, text=True).stdout.splitlines()
 
 
 def _read_into(kernels: dict[tuple[str, str], Kernel], lines: list[str]) -> None:

@@ -49,8 +49,9 @@ def table(kernels: list[codegen.Kernel]) -> list[str]:
 
 
 def over_budget(kernels: list[codegen.Kernel]) -> list[str]:
-    """The kernels that use more registers than their row allows, stack or local memory, in words; [] is good."""
-    found = []
+    """The kernels without a row, and those that use more registers than it allows, stack or local memory, in words."""
+    rows = {(row["kernel"], row.get("aligned")) for row in BUDGET}
+    found = [f"{kernel}: no row in the budget" for kernel in kernels if (kernel.name, kernel.aligned) not in rows]
     for row in BUDGET:
         for kernel in matching(kernels, row):
             most = row["registers"].get(kernel.architecture, kernel.registers)

@@ -6,6 +6,7 @@ import json
 
 import pytest
 import torch
+from cases import CASES as table_of_ops
 from typer.testing import CliRunner
 
 from eagle3_ext import bench
@@ -47,6 +48,11 @@ def test_gpu_rows_run_dry(name: str):
     assert rows and all(PROMISED <= set(line) for line in rows)
     assert all(line["ours_us"] > 0 or name == "draft_step" for line in rows)
     json.dumps(rows)
+
+
+def test_every_op_is_timed_on_a_gpu():
+    timed = set(CASES) - {"hidden_path"} | {"accepted_rows"}  # which hidden_path begins with
+    assert timed == {case.op.partition(".")[0] for case in table_of_ops}
 
 
 @pytest.mark.parametrize("name", CASES)

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import importlib.util
 from collections.abc import Iterator
 
 import backends
@@ -10,7 +9,6 @@ import pytest
 import torch
 from test_drafter import BOUNDS, VARIANTS, assert_same_draft, extend, make_checkpoint, make_config, make_model, make_rows
 
-import eagle3_ext.drafter
 from eagle3_ext import Drafter, reference
 from eagle3_ext.draft_graphs import DraftGraphs
 
@@ -27,21 +25,15 @@ SMALL = {
 
 
 @pytest.fixture(params=["simt", "cuda"])
-def device(request, monkeypatch) -> Iterator[str]:
+def device(request) -> Iterator[str]:
     """Where tensors live: "cuda", or "cpu" with the emulated CUDA kernels behind `Drafter`."""
     if request.param == "cuda":
         if not torch.cuda.is_available():
             pytest.skip("no CUDA device")
         yield "cuda"
         return
-    backends.load_simt()
-    spec = importlib.util.spec_from_file_location("_simt", backends.SIMT_LIBRARY)
-    module = importlib.util.module_from_spec(spec)
-    spec.loader.exec_module(module)
-    monkeypatch.setattr(eagle3_ext.drafter, "_C", module)
-    torch.ops.eagle3_simt._read_values(False)
-    yield "cpu"
-    torch.ops.eagle3_simt._read_values(True)
+    with backends.emulated_drafter():
+        yield "cpu"
 
 
 def small_config(**changes):

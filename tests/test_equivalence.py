@@ -8,6 +8,11 @@ import codegen_table
 import equivalence
 import pytest
 import torch
+from cases import CASES
+
+
+def test_every_op_is_compared():
+    assert set(equivalence.TESTS) == {case.op.partition(".")[0] for case in CASES}
 
 
 @pytest.mark.parametrize("op", equivalence.TESTS)
@@ -20,7 +25,9 @@ def test_comparisons_see_a_wrong_result(op: str):
     def wrong(name, inputs):
         """One element off: of the result, or of the first tensor that the op writes to."""
         result = backends.cpu(name, inputs)
-        mutated = {"capture_": "features", "rope_append_": "qkv"}.get(name, "residual")
+        mutated = {"capture_": "features", "head_rms_norm_": "qkv", "rope_append_": "qkv", "mla_append_": "q_pe"}.get(
+            name, "residual"
+        )
         first = inputs[mutated] if result is None else result[0] if isinstance(result, tuple) else result
         first[0] += 3
         return result
@@ -47,5 +54,7 @@ def test_a_kernel_over_its_budget_is_named():
     assert codegen_table.over_budget([kernel]) == [] and f"{most}/{most}" in "\n".join(codegen_table.table([kernel]))
     kernel.registers += 1
     assert f"{most + 1} of {most} registers" in codegen_table.over_budget([kernel])[0]
-    kernel.registers, kernel.stack_bytes = most, 8
+    kernel.name = "new_kernel"
+    assert "no row" in codegen_table.over_budget([kernel])[0]
+    kernel.name, kernel.registers, kernel.stack_bytes = row["kernel"], most, 8
     assert "8 bytes of stack" in codegen_table.over_budget([kernel])[0]

@@ -29,6 +29,8 @@ class Sizes:
     heads: int = 64
     kv_heads: int = 64
     head_dim: int = 128
+    latent: int = 512
+    latent_rope: int = 64
     draft_vocab: int = 32000
     vocab: int = 163840
     few: int = 8
@@ -45,7 +47,17 @@ class Sizes:
         return torch.randint(below, shape, device=self.device)
 
 
-DRY = {"hidden": 32, "intermediate": 48, "heads": 4, "kv_heads": 2, "head_dim": 16, "draft_vocab": 64, "vocab": 96}
+DRY = {
+    "hidden": 32,
+    "intermediate": 48,
+    "heads": 4,
+    "kv_heads": 2,
+    "head_dim": 16,
+    "latent": 24,
+    "latent_rope": 8,
+    "draft_vocab": 64,
+    "vocab": 96,
+}
 DRY |= {"few": 2, "many": 5, "draft_context": 24, "device": "cpu"}
 
 
@@ -171,6 +183,33 @@ def draft_input(s: Sizes) -> list[OpCase]:
     return [OpCase("draft_input", f"{s.few} rows x 2 x {s.hidden}", ours, peer, moved)]
 
 
+def head_rms_norm(s: Sizes) -> list[OpCase]:
+    qkv = s.floats(s.few, (s.heads + 2 * s.kv_heads) * s.head_dim)
+    q_weight, k_weight = s.floats(s.head_dim), s.floats(s.head_dim)
+
+    def peer() -> Tensor:
+        q, k, _ = qkv.view(s.few, -1, s.head_dim).split([s.heads, s.kv_heads, s.kv_heads], 1)
+        for part, weight in ((q, q_weight), (k, k_weight)):
+            part.copy_(F.rms_norm(part, (s.head_dim,), weight, EPS))
+        return qkv
+
+    def ours() -> Tensor:
+        ops.head_rms_norm_(qkv, q_weight, k_weight, EPS, s.heads, s.kv_heads)
+        return qkv
+
+    case = f"{s.few} rows, {s.heads} q and {s.kv_heads} kv heads x {s.head_dim}"
+    return [
+        OpCase("head_rms_norm_", case, ours, peer, 2 * s.few * (s.heads + s.kv_heads) * s.head_dim * qkv.element_size())
+    ]
+
+
+def rotated(x: Tensor, cos_sin: Tensor) -> Tensor:
+    """RoPE in halves of x [n, heads, d] by its rows' cos_sin [n, d], as transformers writes it."""
+    cos, sin = (part[:, None].repeat(1, 1, 2).to(x.dtype) for part in cos_sin.chunk(2, -1))
+    first, second = x.chunk(2, -1)
+    return x * cos + torch.cat([-second, first], -1) * sin
+
+
 def rope_append(s: Sizes) -> list[OpCase]:
     rows, width = s.few, (s.heads + 2 * s.kv_heads) * s.head_dim
     qkv, positions, slots = (
@@ -184,9 +223,7 @@ def rope_append(s: Sizes) -> list[OpCase]:
     def peer() -> tuple[Tensor, ...]:
         heads = qkv.view(rows, -1, s.head_dim)
         q_and_k, v = heads[:, : s.heads + s.kv_heads], heads[:, s.heads + s.kv_heads :]
-        cos, sin = (part[:, None].repeat(1, 1, 2).to(qkv.dtype) for part in cos_sin[positions].chunk(2, -1))
-        first, second = q_and_k.chunk(2, -1)
-        q_and_k.copy_(q_and_k * cos + torch.cat([-second, first], -1) * sin)
+        q_and_k.copy_(rotated(q_and_k, cos_sin[positions]))
         k_cache.index_copy_(0, slots, q_and_k[:, s.heads :])
         v_cache.index_copy_(0, slots, v)
         return qkv, k_cache, v_cache
@@ -197,6 +234,29 @@ def rope_append(s: Sizes) -> list[OpCase]:
 
     case = f"{rows} rows, {s.heads} q and {s.kv_heads} kv heads x {s.head_dim}"
     return [OpCase("rope_append_", case, ours, peer, 3 * nbytes(qkv))]
+
+
+def mla_append(s: Sizes) -> list[OpCase]:
+    """Latent attention at DeepSeek-V3's sizes."""
+    rows, latent, rope = s.few, s.latent, s.latent_rope
+    q_pe, kv, weight = s.floats(rows, s.heads, rope), s.floats(rows, latent + rope), s.floats(latent)
+    positions, slots = s.integers(s.draft_context, rows), torch.arange(rows, device=s.device)
+    cache = s.floats(s.draft_context, latent + rope)
+    cos_sin = rope_table(10000.0, rope, s.draft_context).to(s.device)
+
+    def peer() -> tuple[Tensor, Tensor]:
+        angles = cos_sin[positions]
+        q_pe.copy_(rotated(q_pe, angles))
+        key = rotated(kv[:, None, latent:], angles)[:, 0]
+        cache.index_copy_(0, slots, torch.cat([F.rms_norm(kv[:, :latent], (latent,), weight, EPS), key], -1))
+        return q_pe, cache
+
+    def ours() -> tuple[Tensor, Tensor]:
+        ops.mla_append_(q_pe, kv, weight, EPS, positions, slots, cos_sin, cache)
+        return q_pe, cache
+
+    case = f"{rows} rows, {s.heads} heads x {rope}, latent {latent}"
+    return [OpCase("mla_append_", case, ours, peer, 2 * nbytes(q_pe, kv) + nbytes(weight))]
 
 
 def draft_attention(s: Sizes) -> list[OpCase]:
@@ -283,7 +343,9 @@ CASES: dict[str, Callable[[Sizes], list[OpCase]]] = {
     "add_rms_norm_": for_few_and_many(add_rms_norm),
     "silu_mul": for_few_and_many(silu_mul),
     "draft_input": draft_input,
+    "head_rms_norm_": head_rms_norm,
     "rope_append_": rope_append,
+    "mla_append_": mla_append,
     "draft_attention": draft_attention,
     "skinny_linear": skinny_linear,
     "argmax_tokens": argmax_tokens,
