@@ -89,17 +89,44 @@ def test_all_cases(kind: str):
     run_tests(kind, "simt")
 
 
+# A tensor that says it has one element more than its memory: a read that any kernel might make.
+LYING_TENSOR = """
+import numpy, torch, backends
+backends.load_simt()
+memory = numpy.zeros(4000, dtype=numpy.float32)
+longer = torch.from_numpy(numpy.lib.stride_tricks.as_strided(memory, shape=(1, 4002), writeable=True))
+torch.ops.eagle3_simt.silu_mul(longer)
+"""
+
+
+def test_a_read_past_a_tensor_is_caught():
+    """The tests below would notice: PyTorch's memory has ASan's red zones around it."""
+    run = run_python("asan", "-c", LYING_TENSOR)
+    assert run.returncode != 0 and "heap-buffer-overflow" in run.stderr and "silu_mul.cu" in run.stderr, run.stderr
+
+
 def run_tests(kind: str, selection: str) -> None:
-    """The simt tests of the ops in a Python that loads the sanitizer first, with its build of _simt."""
+    # -s, because pytest would keep to itself what a sanitizer writes before it ends the process.
+    command = ["-m", "pytest", "-q", "-x", "-s", "-p", "no:cacheprovider", "-k", selection]
+    run = run_python(kind, *command, TESTS / "test_ops.py", TESTS / "test_bad_input.py")
+    assert run.returncode == 0, (run.stdout + run.stderr)[:6000]
+    assert re.search(r"[1-9]\d+ passed", run.stdout), run.stdout  # a selection that is empty proves nothing
+
+
+def run_python(kind: str, *arguments: str | Path) -> subprocess.CompletedProcess[str]:
+    """A Python that loads the sanitizer first, and its build of _simt."""
     build(f"_simt_{kind}")
-    compiler = subprocess.run(["c++", f"-print-file-name={RUNTIMES[kind]}"], capture_output=True, text=True, check=True)
-    environment = {
-        "LD_PRELOAD": compiler.stdout.strip(),
+    environment = ENVIRONMENT | {
+        # The C++ library too: without it the sanitizer finds no __cxa_throw to intercept.
+        "LD_PRELOAD": f"{library(RUNTIMES[kind])} {library('libstdc++.so')}",
+        "PYTHONPATH": os.pathsep.join([str(TESTS), *filter(None, [os.environ.get("PYTHONPATH")])]),
         "EAGLE3_SIMT_LIBRARY": f"_simt_{kind}.so",
         "EAGLE3_SIMT_ORDERS": "random",
     }
-    command = [sys.executable, "-m", "pytest", "-q", "-x", "-p", "no:cacheprovider", "-k", selection]
-    command += [TESTS / "test_ops.py", TESTS / "test_bad_input.py"]
-    run = subprocess.run(command, env=os.environ | ENVIRONMENT | environment, capture_output=True, text=True)
-    assert run.returncode == 0, (run.stdout + run.stderr)[-6000:]
-    assert re.search(r"[1-9]\d+ passed", run.stdout), run.stdout  # a selection that is empty proves nothing
+    command = [sys.executable, *arguments]
+    return subprocess.run(command, env=os.environ | environment, capture_output=True, text=True)
+
+
+def library(name: str) -> str:
+    command = ["c++", f"-print-file-name={name}"]
+    return subprocess.run(command, capture_output=True, text=True, check=True).stdout.strip()
