@@ -104,7 +104,8 @@ for name, s in stats.items():
 _ = plot.acceptance_bars({name: s.acceptance_per_position for name, s in stats.items()}, "Three causes, one symptom")
 
 # %% [markdown]
-# Acceptance says that something is wrong, and hardly what. The trace says what.
+# Acceptance says that something is wrong, and hardly what. Where extend gets one state this drafter accepts nothing at all,
+# while the deployment still accepted 19 %: how much is left depends on the drafter. The trace says what is wrong.
 
 # %%
 for name in events:
@@ -116,7 +117,7 @@ for name in events:
 
 # %% [markdown]
 # ## The differential diagnosis
-# One event of each run, as recorded: the first extend of a round that has more than one row to give.
+# One event of each run, as recorded: the first extend after prefill.
 
 # %%
 def one_extend(some_events: list[dict]) -> dict:
