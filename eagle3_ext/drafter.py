@@ -161,10 +161,6 @@ class Drafter:
         dtype = dtype or embedding.weight.dtype
         if dtype not in DTYPES:
             raise ValueError(f"dtype is {dtype}; the drafter runs in {', '.join(map(str, DTYPES))}")
-        device = embedding.weight.device if device is None else torch.device(device)
-        if device.type != "cpu" and not (device.type == "cuda" and build_info()["cuda"] and torch.cuda.is_available()):
-            why = "torch sees no CUDA device" if build_info()["cuda"] else "eagle3_ext was built without CUDA kernels"
-            raise ValueError(f"device is {device}; here the drafter runs on the CPU only: {why}")
         weights = dict(checkpoint.weights)
         h = config.hidden_size
         if not config.own_embedding:
@@ -172,6 +168,10 @@ class Drafter:
         if not config.own_head and not config.tied_head:
             head = model.get_output_embeddings()
             weights["lm_head.weight"] = shared_table(head, "lm_head.weight", config.draft_vocab_size, h)
+        device = embedding.weight.device if device is None else torch.device(device)
+        if device.type != "cpu" and not (device.type == "cuda" and build_info()["cuda"] and torch.cuda.is_available()):
+            why = "torch sees no CUDA device" if build_info()["cuda"] else "eagle3_ext was built without CUDA kernels"
+            raise ValueError(f"device is {device}; here the drafter runs on the CPU only: {why}")
         weights = {
             name: weight.to(device) if name == "target_ids" else weight.to(device, dtype)
             for name, weight in weights.items()
