@@ -45,7 +45,7 @@ void check_launch(const char* op, const at::Tensor& tensor, int cuda_error);
 // Runs a kernel on the device of `tensor`: launch<cpu::silu_mul, cuda::silu_mul>("silu_mul", gate_up, params).
 // The kernels are template arguments, so that a build without CUDA links without cuda::silu_mul.
 template <auto cpu_kernel, auto cuda_kernel, class Params>
-void launch(const char* op, const at::Tensor& tensor, const Params& params) {
+void launch([[maybe_unused]] const char* op, [[maybe_unused]] const at::Tensor& tensor, const Params& params) {
 #if defined(EAGLE3_WITH_CUDA)
   if (!has_cpu_kernel(tensor)) {
     const c10::DeviceGuard guard(tensor.device());
