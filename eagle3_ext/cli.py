@@ -22,15 +22,28 @@ DrafterPath = Annotated[Optional[Path], typer.Option(help="drafter checkpoint fo
 
 def _check_writable(path: Path | None) -> None:
     """Refuses a --json target before minutes of work, not after."""
-    if path is not None and (path.is_dir() or not path.resolve().parent.is_dir()):
-        raise typer.BadParameter(f"{path} is not a file in an existing folder", param_hint="--json")
+    if path is None:
+        return
+    existed = path.exists()
+    try:
+        path.open("a").close()
+    except OSError as error:
+        raise typer.BadParameter(f"{path} cannot be written: {error.strerror}", param_hint="--json") from None
+    if not existed:
+        path.unlink()  # until there is something to write
 
 
 def _load(drafter: Path | None, threads: int):
     from . import demo
 
-    setup = demo.EmbeddedSetup.load(drafter or demo.DRAFTER_PATH)
     import torch
+
+    from .errors import CheckpointError
+
+    try:
+        setup = demo.EmbeddedSetup.load(drafter or demo.DRAFTER_PATH)
+    except CheckpointError as error:
+        raise typer.BadParameter(str(error), param_hint="--drafter") from None
 
     torch.set_num_threads(threads or demo.choose_threads(setup))
     return setup
@@ -91,7 +104,14 @@ def generate(
     with notes.status("loading SmolLM2-135M-Instruct and its drafter"):
         setup = _load(drafter, threads)
     ids = setup.encode(prompt)
-    target = setup.target(ids.shape[1] + max_new_tokens + num_speculative_tokens + 1, setup.drafter.plan)
+    length = ids.shape[1] + max_new_tokens + num_speculative_tokens + 1
+    if length > (most := setup.model.config.max_position_embeddings):
+        room = most - length + max_new_tokens
+        raise typer.BadParameter(
+            f"{max_new_tokens} tokens do not fit: after this prompt the model has room for {max(room, 0)}",
+            param_hint="--max-new-tokens",
+        )
+    target = setup.target(length, setup.drafter.plan)
     decoder = SpeculativeDecoder(target, setup.drafter, num_speculative_tokens)
     tokens: list[int] = []
     shown = ""
@@ -156,6 +176,8 @@ def doctor(
         diagnosis = diagnose(files)
     except (OSError, ValueError) as error:
         raise typer.BadParameter(str(error), param_hint="FILE") from error
+    except KeyError as error:
+        raise typer.BadParameter(f"a trace event lacks {error}", param_hint="FILE") from error
     print_diagnosis(diagnosis, Console())
     if json_file is not None:
         json_file.write_text(json.dumps(diagnosis.to_dict(), indent=2) + "\n")

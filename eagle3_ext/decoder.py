@@ -44,7 +44,8 @@ class _Run:
         if max_new_tokens < 1:
             raise ValueError(f"max_new_tokens must be at least 1, got {max_new_tokens}")
         eos = target.eos_token_ids if eos_token_ids is None else eos_token_ids
-        self.eos_token_ids = frozenset((eos,) if isinstance(eos, int) else eos)
+        # int(): a set of 0-d tensors would compare by identity and never end a text.
+        self.eos_token_ids = frozenset(int(token) for token in ((eos,) if isinstance(eos, int) else eos))
         self.max_new_tokens = max_new_tokens
         self.target = target
         self.stats = DecodeStats()
@@ -81,7 +82,10 @@ def _argmax(logits: torch.Tensor) -> torch.Tensor:
 
 def _as_tokens(input_ids: torch.Tensor | Sequence[int], device: torch.device) -> torch.Tensor:
     """Token ids as int64 [n] on `device`; raises ValueError for an empty prompt or more than one sequence."""
-    tokens = torch.as_tensor(input_ids, dtype=torch.int64, device=device)
+    tokens = torch.as_tensor(input_ids, device=device)
+    if tokens.numel() and (tokens.is_floating_point() or tokens.dtype == torch.bool):
+        raise ValueError(f"input_ids must hold token ids, got {tokens.dtype}")
+    tokens = tokens.to(torch.int64)
     if tokens.ndim == 2 and tokens.shape[0] == 1:
         tokens = tokens[0]
     if tokens.ndim != 1 or not tokens.numel():
@@ -100,7 +104,7 @@ class SpeculativeDecoder:
         """
         Args:
             target: a `Target` that captures `drafter.plan`, or a transformers causal LM (wrapped in bit-stable mode).
-            drafter: an `eagle3_ext.Drafter`; used alone by this decoder while it decodes.
+            drafter: an `eagle3_ext.Drafter` in the target's dtype; used alone by this decoder while it decodes.
             num_speculative_tokens: D, drafts per round.
         """
         if num_speculative_tokens < 1:
@@ -134,7 +138,10 @@ class SpeculativeDecoder:
         max_new_tokens: int = 256,
         eos_token_ids: Iterable[int] | int | None = None,
     ) -> Iterator[int]:
-        """Like `generate`, token by token: a round's tokens come together. `self.stats` counts along."""
+        """Like `generate`, token by token: a round's tokens come together. `self.stats` counts along.
+
+        Raises RuntimeError when it is resumed after another text was started on this decoder.
+        """
         run = _Run(self.target, max_new_tokens, eos_token_ids)
         self.stats = run.stats
         prompt = _as_tokens(input_ids, self.target.device)
@@ -144,8 +151,10 @@ class SpeculativeDecoder:
         kept = run.keep(newest.tolist())
         yield from run.emit(kept)
         if run.finish_reason is None:
+            self._check_current(run)
             self._extend_prompt(prompt, newest)
         while run.finish_reason is None:
+            self._check_current(run)
             drafted, accept_lengths, emitted = self._draft_and_verify(newest)
             accepted = len(emitted) - 1
             run.stats.record_round(drafted, accepted)
@@ -156,6 +165,11 @@ class SpeculativeDecoder:
             newest = emitted[-1:]
             yield from run.emit(kept)
         self._finish_reason = run.finish_reason
+
+    def _check_current(self, run: _Run) -> None:
+        """After every yield: if another text has been started meanwhile, the caches are that text's."""
+        if self.stats is not run.stats:
+            raise RuntimeError("another text was started on this decoder; it decodes one text at a time")
 
     def _extend_prompt(self, prompt: torch.Tensor, first: torch.Tensor) -> None:
         """Row t pairs the features of position t with the token of position t + 1, the last with the first sampled."""

@@ -7,7 +7,7 @@ What holds for all of them:
 * Zero rows are legal, rows may be strided. A read-only tensor with gaps in a row is copied, a mutated one refused.
 * A wrong rank, size, dtype or device raises ValueError, an index out of range IndexError; the message reads
   "<op>: <tensor> has <value>, expected <value>". Nothing has been written by then.
-* The meaning, with its rounding, is the function of the same name in `eagle3_ext/reference.py`; the code begins in
+* The meaning, with its rounding, is the function of the same name in `eagle3_ext/reference/ops.py`; the code begins in
   `csrc/ops/<op>.cpp`. Nothing here is differentiable.
 * They work under torch.compile: the fakes at the end of this file tell it the results' shapes.
 """

@@ -1,12 +1,13 @@
 """The round loop: its text is the target's own, whatever the drafter proposes, and it feeds the drafter right."""
 
 import functools
+from types import SimpleNamespace
 
 import pytest
 import torch
 from transformers import LlamaConfig, LlamaForCausalLM
 
-from eagle3_ext.decoder import SpeculativeDecoder, first_divergence, greedy_decode
+from eagle3_ext.decoder import SpeculativeDecoder, _Run, first_divergence, greedy_decode
 from eagle3_ext.features import CapturePlan, capture
 from eagle3_ext.native_linear import MAX_INVARIANT_ROWS, native_linear, use_native_linears
 from eagle3_ext.target import TransformersTarget
@@ -366,3 +367,23 @@ def test_native_linears_are_reversible_and_leave_weights_untouched(model):
 def test_native_linears_need_something_to_replace():
     with pytest.raises(ValueError, match="no torch.nn.Linear"):
         use_native_linears(torch.nn.LayerNorm(4))
+
+
+def test_a_stream_is_not_resumed_in_another_text(model):
+    decoder = SpeculativeDecoder(model, RandomDrafter(0), 2)
+    stream = decoder.stream([1, 2, 3], 12, NO_EOS)
+    next(stream)
+    next(decoder.stream([4, 5], 4, NO_EOS))
+    with pytest.raises(RuntimeError, match="another text"):
+        list(stream)
+
+
+@pytest.mark.parametrize("eos", [torch.tensor([7]), [torch.tensor(7)], 7], ids=["tensor", "list", "int"])
+def test_eos_tokens_are_numbers_whatever_holds_them(eos):
+    target = SimpleNamespace(eos_token_ids=frozenset())
+    assert _Run(target, 4, eos).eos_token_ids == {7}
+
+
+def test_token_ids_are_not_rounded(model):
+    with pytest.raises(ValueError, match="token ids, got torch.float32"):
+        greedy_decode(model, [1.7, 2.2], 3)

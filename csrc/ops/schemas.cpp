@@ -1,4 +1,4 @@
-// Every op's schema, on one screen. Implementations: csrc/ops/<op>.cpp; meaning: eagle3_ext/reference.py.
+// Every op's schema, on one screen. Implementations: csrc/ops/<op>.cpp; meaning: eagle3_ext/reference/ops.py.
 #include <torch/library.h>
 
 #include "launch.h"
