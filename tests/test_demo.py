@@ -53,7 +53,7 @@ def test_generate_streams_the_reply(tmp_path):
 @pytest.mark.parametrize(
     ("arguments", "words"),
     [
-        (["demo", "--json", "missing/folder/out.json"], "existing folder"),
+        (["demo", "--json", "missing/folder/out.json"], "cannot be written"),
         (["demo", "--prompts", "1000"], "1000"),
         (["demo", "--num-speculative-tokens", "0"], "--num-speculative-tokens"),
     ],
