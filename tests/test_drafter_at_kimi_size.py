@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import dataclasses
 from types import SimpleNamespace
 
 import pytest
@@ -9,20 +10,12 @@ import torch
 from test_drafter import BOUNDS, assert_same_draft, extend, make_rows
 
 from eagle3_ext import Drafter, reference
-from eagle3_ext.checkpoint import Checkpoint, DrafterConfig, expected_shapes
+from eagle3_ext.bench.gpu import DRAFTERS
+from eagle3_ext.checkpoint import Checkpoint, expected_shapes
 
 BF16 = torch.bfloat16
-CONFIG = DrafterConfig(
-    hidden_size=7168,
-    target_hidden_size=7168,
-    intermediate_size=18432,
-    num_q_heads=64,
-    num_kv_heads=64,
-    head_dim=128,
-    draft_vocab_size=32000,
-    vocab_size=40000,  # 163840 in the model: rows of a table that only lookups read, left out to spare 1.8 GB
-    boundaries=(3, 31, 59),
-)
+# A vocabulary of 163840 in the model: rows of a table that only lookups read, left out to spare 1.8 GB.
+CONFIG = dataclasses.replace(DRAFTERS["Kimi-K2.5"], vocab_size=40000, own_embedding=False)
 
 
 class Widened(dict):

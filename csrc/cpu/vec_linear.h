@@ -42,25 +42,13 @@ struct Dot<BF16> {
 };
 #endif
 
-// Fetches the weights that come after those at element i of a register block of R rows. Long rows: 2 KB along each row.
-// Shorter ones: the same place in the next block, because 2 KB on lie rows of this one. The shortest end before a stream
-// per row pays; their block is one stream in memory and is followed as such, three blocks ahead.
+// How many bytes ahead of its use a weight is fetched: along a long row, else from the same place in the next register
+// block, because 2 KB ahead of a short row lies in rows that the block reads anyway.
 template <class T, int R>
-struct Prefetch {
-  static constexpr int64_t kSize = sizeof(T);
-  const int64_t k;
-  const bool is_stream = k * kSize <= 2048;
-  const int64_t ahead = is_stream ? 3 * R * k * kSize : k * kSize <= 4096 ? R * k * kSize : 2048;
-
-  void operator()(const T* w, int64_t i) const {
-    const char* next = (const char*)w + ahead;
-    if (is_stream) {
-      for (int64_t line = 0; line < kChunk * R * kSize; line += 64) __builtin_prefetch(next + i * R * kSize + line);
-    } else {
-      for (int r = 0; r < R; ++r) __builtin_prefetch(next + (r * k + i) * kSize);
-    }
-  }
-};
+static int64_t prefetch_distance(int64_t k) {
+  const int64_t row_bytes = k * (int64_t)sizeof(T);
+  return row_bytes <= 4096 ? R * row_bytes : 2048;
+}
 
 // k per tile with several x rows: the x tile stays in L1 while the block's weight rows pass by.
 constexpr int64_t kTile = 1024;
@@ -83,11 +71,13 @@ static void accumulate(const T* w, const typename Dot<T>::X* x, int64_t k, int64
       for (int r = 0; r < R; ++r) sum[r][m] = Dot<T>::step(sum[r][m], chunk[r], shared);
     }
   };
-  const Prefetch<T, R> prefetch{k};
+  const int64_t ahead = prefetch_distance<T, R>(k);
   int64_t i = begin;
   for (; i + kChunk <= end; i += kChunk) {
-    prefetch(w, i);
-    add(i, [](const T* row) { return Dot<T>::full(row); });
+    add(i, [&](const T* row) {
+      __builtin_prefetch((const char*)row + ahead);
+      return Dot<T>::full(row);
+    });
   }
   if (i < end) add(i, [&](const T* row) { return Dot<T>::partial(row, end - i); });
   for (int r = 0; r < R; ++r)

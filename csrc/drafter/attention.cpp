@@ -4,11 +4,6 @@
 #include "forward.h"
 
 namespace eagle3 {
-namespace {
-
-constexpr const char* kWho = "the drafter";
-
-}  // namespace
 
 // out [n, nq * value_dim] = attention of q [n, nq, key dims] to the cache; q's heads lie next to each other.
 void Forward::attend(int64_t index, const at::Tensor& q, int64_t value_dim, const Rows& rows, const KvCache& cache,
@@ -37,8 +32,8 @@ void Forward::attend(int64_t index, const at::Tensor& q, int64_t value_dim, cons
   params.scale = static_cast<float>(sizes_.attention_scale);
   params.out = out.data_ptr();
   params.num_slots = cache.num_slots();
-  params.workspace = attention_workspace_.defined() ? attention_workspace_.data_ptr() : nullptr;
-  launch<cpu::draft_attention, cuda::draft_attention>(kWho, q, params);
+  params.workspace = address_or_null(attention_workspace_);
+  launch<cpu::draft_attention, cuda::draft_attention>(kDrafter, q, params);
 }
 
 at::Tensor Forward::attention(int64_t index, const at::Tensor& x, const Rows& rows, const KvCache& cache) const {
@@ -56,7 +51,7 @@ at::Tensor Forward::attention(int64_t index, const at::Tensor& x, const Rows& ro
                                  .num_q_heads = sizes_.num_q_heads,
                                  .num_kv_heads = sizes_.num_kv_heads,
                                  .head_dim = sizes_.head_dim};
-    launch<cpu::head_rms_norm, cuda::head_rms_norm>(kWho, qkv, norm);
+    launch<cpu::head_rms_norm, cuda::head_rms_norm>(kDrafter, qkv, norm);
   }
   const RopeAppendParams rope{.dtype = dtype_of(qkv),
                               .qkv = qkv.data_ptr(),
@@ -73,7 +68,7 @@ at::Tensor Forward::attention(int64_t index, const at::Tensor& x, const Rows& ro
                               .k_cache = cache.k(index).data_ptr(),
                               .v_cache = cache.v(index).data_ptr(),
                               .num_slots = cache.num_slots()};
-  launch<cpu::rope_append, cuda::rope_append>(kWho, qkv, rope);
+  launch<cpu::rope_append, cuda::rope_append>(kDrafter, qkv, rope);
   const at::Tensor attended = attended_.narrow(0, 0, rows.count);
   attend(index, qkv, sizes_.head_dim, rows, cache, attended);
   return attended;
@@ -119,7 +114,7 @@ at::Tensor Forward::latent_attention(int64_t index, const at::Tensor& x, const R
                                .max_position = weights_.cos_sin.size(0),
                                .cache = cache.k(index).data_ptr(),
                                .num_slots = cache.num_slots()};
-  launch<cpu::mla_append, cuda::mla_append>(kWho, kv, append);
+  launch<cpu::mla_append, cuda::mla_append>(kDrafter, kv, append);
   const at::Tensor mixed = attended_latent_.narrow(0, 0, n), attended = attended_.narrow(0, 0, n);
   attend(index, absorbed, lora, rows, cache, mixed);
   attended.view({n, heads, latent.v_head_dim}).copy_(at::bmm(mixed.transpose(0, 1), weights.v_up).transpose(0, 1));

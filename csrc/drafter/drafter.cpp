@@ -12,11 +12,8 @@ namespace {
 constexpr int64_t kChunkRows = 512;  // rows of one forward in extend: enough for GEMMs, little enough for workspace
 constexpr int64_t kFirstCapacity = 256;
 
-Indices indices(const at::Tensor& tensor) { return {tensor.const_data_ptr<int64_t>()}; }
-
 }  // namespace
 
-// A cache grows only where the host knows the lengths.
 Drafter::Drafter(const DrafterSizes& sizes, const WeightsByName& weights, int64_t max_batch, int64_t max_length)
     : sizes_(sizes),
       max_batch_(max_batch),
@@ -52,6 +49,13 @@ DrafterState Drafter::state() const {
 std::vector<int64_t> Drafter::host_lengths() const {
   const int64_t* data = lengths_.const_data_ptr<int64_t>();
   return {data, data + max_batch_};
+}
+
+void Drafter::reserve(int64_t rows) {
+  if (!can_read_values(lengths_)) return;
+  const std::vector<int64_t> lengths = host_lengths();
+  const int64_t longest = *std::max_element(lengths.begin(), lengths.end());
+  cache_.reserve(std::min(longest + rows, max_length_), longest, max_length_);
 }
 
 void Drafter::check_sequence(int64_t sequence) const {
@@ -92,11 +96,7 @@ DraftTokens Drafter::draft_buffers(int64_t num_tokens) {
 DraftTokens Drafter::run_draft(int64_t num_tokens) {
   const at::NoGradGuard no_grad;
   DraftTokens draft = draft_buffers(num_tokens);
-  if (can_read_values(lengths_)) {
-    const std::vector<int64_t> lengths = host_lengths();
-    const int64_t longest = *std::max_element(lengths.begin(), lengths.end());
-    cache_.reserve(std::min(longest + num_tokens - 1, max_length_), longest, max_length_);
-  }
+  reserve(num_tokens - 1);
   const Rows rows{.count = batch_,
                   .batch = batch_,
                   .tokens = indices(rows_.tokens),
@@ -133,7 +133,7 @@ void Drafter::take_draft_tokens(const DraftTokens& draft, int64_t step) {
   argmax.tokens = chosen_.data_ptr<int64_t>();
   argmax.valid = valid_.data_ptr<bool>();
   argmax.log_probs = chosen_log_probs_.data_ptr<float>();
-  argmax.workspace = argmax_workspace_.defined() ? argmax_workspace_.data_ptr() : nullptr;
+  argmax.workspace = address_or_null(argmax_workspace_);
   launch<cpu::argmax_tokens, cuda::argmax_tokens>("draft", last_logits_, argmax);
 
   const DraftRowsParams params{.state = state(),

@@ -69,6 +69,8 @@ class Drafter {
   void forget(int64_t sequence);  // nothing to draft from: its last row is gone
   DrafterState state() const;
   std::vector<int64_t> host_lengths() const;
+  // Room for `rows` more of any sequence. A cache grows only where the host knows the lengths; elsewhere it is full-sized.
+  void reserve(int64_t rows);
 
   DrafterSizes sizes_;
   int64_t max_batch_, max_length_;

@@ -23,11 +23,6 @@ std::vector<int64_t> values(const at::Tensor& tensor) {
   return {data, data + wide.numel()};
 }
 
-// `contiguous` must outlive the result.
-Indices indices(const at::Tensor& contiguous) {
-  return {contiguous.const_data_ptr(), contiguous.scalar_type() == at::kInt};
-}
-
 void check_rows(const at::Tensor& tensor, const char* name, int64_t rows, int64_t width, const at::TensorOptions& own) {
   TORCH_CHECK_VALUE(tensor.dim() == 2 && tensor.size(0) == rows && tensor.size(1) == width, name, " is ",
                     tensor.sizes(), ", expected [", rows, ", ", width, "]");
@@ -95,13 +90,8 @@ int64_t Drafter::check_values(const ExtendInput& input) const {
 void Drafter::extend(const ExtendInput& given) {
   const at::NoGradGuard no_grad;
   check_shapes(given);
-  int64_t rows = given.features.size(0);
-  if (can_read_values(given.row_offsets)) {
-    rows = check_values(given);
-    const std::vector<int64_t> lengths = host_lengths();
-    const int64_t longest = *std::max_element(lengths.begin(), lengths.end());
-    cache_.reserve(std::min(longest + rows, max_length_), longest, max_length_);
-  }
+  const int64_t rows = can_read_values(given.row_offsets) ? check_values(given) : given.features.size(0);
+  reserve(rows);
   ExtendInput input = given;
   for (at::Tensor* index : {&input.tokens, &input.positions, &input.row_offsets}) *index = index->contiguous();
   if (input.sequences) input.sequences = input.sequences->contiguous();
@@ -134,7 +124,7 @@ void Drafter::extend_chunk(const ExtendInput& input, int64_t first, int64_t coun
   if (count == 0) return;
 
   // With embeddings, tokens are placeholders and may be negative, which would mean padding.
-  const at::Tensor tokens = (input.token_embeddings ? no_tokens_ : input.tokens.narrow(0, first, count));
+  const at::Tensor tokens = input.token_embeddings ? no_tokens_ : input.tokens.narrow(0, first, count);
   const at::Tensor positions = input.positions.narrow(0, first, count);
   const Rows rows{.count = count,
                   .batch = batch_,

@@ -6,13 +6,6 @@
 #include "../ops/linear.h"
 
 namespace eagle3 {
-namespace {
-
-constexpr const char* kWho = "the drafter";
-
-const void* data_or_null(const at::Tensor& tensor) { return tensor.defined() ? tensor.const_data_ptr() : nullptr; }
-
-}  // namespace
 
 DType dtype_of(const at::Tensor& tensor) {
   switch (tensor.scalar_type()) {
@@ -21,6 +14,10 @@ DType dtype_of(const at::Tensor& tensor) {
     case at::kHalf: return DType::kFloat16;
     default: TORCH_CHECK_VALUE(false, "the drafter runs in float32, bfloat16 or float16, not ", tensor.scalar_type());
   }
+}
+
+Indices indices(const at::Tensor& contiguous) {
+  return {contiguous.const_data_ptr(), contiguous.scalar_type() == at::kInt};
 }
 
 Forward::Forward(const DrafterSizes& sizes, DrafterWeights weights, int64_t max_rows, int64_t max_batch)
@@ -72,7 +69,7 @@ void Forward::rms_norm(const at::Tensor& in, const std::vector<at::Tensor>& gain
   params.eps = static_cast<float>(sizes_.eps);
   params.out = out.data_ptr();
   params.out_stride = out.stride(0);
-  launch<cpu::gather_concat, cuda::gather_concat>(kWho, in, params);
+  launch<cpu::gather_concat, cuda::gather_concat>(kDrafter, in, params);
 }
 
 void Forward::fuse(const at::Tensor& features) {
@@ -111,13 +108,13 @@ at::Tensor Forward::layer_input(const LayerWeights& layer, bool joins_embedding,
     params.token_embeddings_stride = rows.token_embeddings.stride(0);
   }
   params.embed_norm = layer.input_norm.const_data_ptr();
-  params.hidden_norm = data_or_null(layer.hidden_norm);
+  params.hidden_norm = address_or_null(layer.hidden_norm);
   params.eps = static_cast<float>(sizes_.eps);
   params.num_rows = rows.count;
   params.hidden_size = sizes_.hidden_size;
   params.vocab_size = sizes_.vocab_size;
   params.x = x.data_ptr();
-  launch<cpu::draft_input, cuda::draft_input>(kWho, hidden, params);
+  launch<cpu::draft_input, cuda::draft_input>(kDrafter, hidden, params);
   return x;
 }
 
@@ -132,7 +129,7 @@ void Forward::mlp(const LayerWeights& layer, const at::Tensor& hidden) const {
   params.num_rows = gate_up.size(0);
   params.intermediate_size = sizes_.intermediate_size;
   params.gate_up_stride = gate_up.stride(0);
-  launch<cpu::silu_mul, cuda::silu_mul>(kWho, gate_up, params);
+  launch<cpu::silu_mul, cuda::silu_mul>(kDrafter, gate_up, params);
   linear(act, layer.down, present(layer.down_bias), out);
 }
 
@@ -153,7 +150,7 @@ void Forward::add_rms_norm(const at::Tensor& hidden, const at::Tensor& residual,
   params.hidden_stride = hidden.stride(0);
   params.residual_stride = residual.stride(0);
   params.eps = static_cast<float>(sizes_.eps);
-  launch<cpu::add_rms_norm, cuda::add_rms_norm>(kWho, hidden, params);
+  launch<cpu::add_rms_norm, cuda::add_rms_norm>(kDrafter, hidden, params);
 }
 
 void Forward::layers(const Rows& rows, const KvCache& cache) {

@@ -18,6 +18,9 @@ struct Rows {
   at::Tensor token_embeddings;                       // [count, h], replaces the lookup where defined
 };
 
+constexpr const char* kDrafter = "the drafter";  // who launches, in a launch's error
+
+Indices indices(const at::Tensor& contiguous);  // int32 or int64, and it must outlive the result
 DType dtype_of(const at::Tensor& tensor);  // ValueError for anything but float32, bfloat16, float16
 
 class Forward {

@@ -35,7 +35,7 @@ std::tuple<at::Tensor, at::Tensor, at::Tensor> argmax_tokens(const at::Tensor& l
   params.valid = valid.mutable_data_ptr<bool>();
   params.log_probs = with_log_probs ? log_probs.mutable_data_ptr<float>() : nullptr;
   const at::Tensor memory = workspace<cuda::argmax_tokens_workspace>(logits_, n, vocab_size);
-  params.workspace = memory.defined() ? memory.mutable_data_ptr() : nullptr;
+  params.workspace = address_or_null(memory);
   launch<cpu::argmax_tokens, cuda::argmax_tokens>("argmax_tokens", logits_, params);
   return {tokens, valid, log_probs};
 }

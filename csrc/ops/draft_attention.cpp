@@ -70,7 +70,7 @@ at::Tensor draft_attention(const at::Tensor& q_, const at::Tensor& k_cache_, con
       .scale = static_cast<float>(scale),
       .out = out.mutable_data_ptr(),
       .num_slots = k_cache.size(0),
-      .workspace = memory.defined() ? memory.mutable_data_ptr() : nullptr,
+      .workspace = address_or_null(memory),
   };
   if (can_read_values(q_)) check_ranges(params, k_cache.size(0));
   launch<cpu::draft_attention, cuda::draft_attention>(kOp, q_, params);

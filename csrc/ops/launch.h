@@ -64,4 +64,7 @@ at::Tensor workspace([[maybe_unused]] const at::Tensor& like, [[maybe_unused]] S
   return {};
 }
 
+// The address of a tensor that may be absent: null for an undefined one.
+inline void* address_or_null(const at::Tensor& tensor) { return tensor.defined() ? tensor.mutable_data_ptr() : nullptr; }
+
 }  // namespace eagle3

@@ -62,7 +62,6 @@ def card() -> dict[str, object] | None:
     if not torch.cuda.is_available():
         return None
     properties = torch.cuda.get_device_properties(0)
-    clock, width = (getattr(properties, name, None) for name in ("memory_clock_rate", "memory_bus_width"))
     source = torch.ones(1 << 28, device="cuda")  # 1 GiB: far past any L2
     target = torch.empty_like(source)
     copy_us, _, _ = paired(lambda: target.copy_(source), lambda: None, 10, meter=Meter("cuda"))
@@ -73,7 +72,7 @@ def card() -> dict[str, object] | None:
         "torch_cuda": torch.version.cuda,
         "memory_gib": round(properties.total_memory / 2**30, 1),
         "l2_mib": round(properties.L2_cache_size / 2**20, 1),
-        "nominal_gbs": clock and width and round(2 * clock * 1e3 * width / 8 / 1e9),  # two transfers per clock
+        "nominal_gbs": (rate := nominal_rate()) and round(rate / 1e9),
         "copy_gbs": round(2 * source.nbytes / copy_us / 1e3),
     }
 
@@ -143,8 +142,7 @@ def random_drafter(config: DrafterConfig, device: torch.device, cuda_graphs: boo
             scale = 1.0 if len(shape) == 1 else shape[1] ** -0.5
             weights[name] = torch.randn(shape, device=device, dtype=torch.bfloat16).mul_(scale)
     plan = CapturePlan(config.boundaries, config.target_hidden_size)
-    graphs = {"cuda_graphs": True} if cuda_graphs else {}
-    return Drafter(config, weights, plan, max_length=length, **graphs), weights
+    return Drafter(config, weights, plan, max_length=length, cuda_graphs=cuda_graphs), weights
 
 
 def step_bytes(config: DrafterConfig, element_size: int = 2) -> int:
@@ -220,6 +218,12 @@ def _draft_step_row(
 
 def nominal_us(moved: int) -> float | None:
     """Microseconds to read these bytes at the memory's nominal rate."""
+    rate = nominal_rate()
+    return rate and moved / rate * 1e6
+
+
+def nominal_rate() -> float | None:
+    """Bytes per second from the memory's clock and width, two transfers per clock; None where torch does not say."""
     properties = torch.cuda.get_device_properties(0)
     clock, width = (getattr(properties, name, None) for name in ("memory_clock_rate", "memory_bus_width"))
-    return clock and width and moved / (2 * clock * 1e3 * width / 8) * 1e6
+    return clock and width and 2 * clock * 1e3 * width / 8

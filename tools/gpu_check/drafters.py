@@ -37,8 +37,7 @@ def small_drafter(device: str, dtype: torch.dtype = torch.float32, cuda_graphs: 
             weights[name] = (torch.randn(shape, generator=generator) * scale).to(dtype)
     moved = {name: weight.to(device) for name, weight in weights.items()}
     plan = CapturePlan(CONFIG.boundaries, CONFIG.target_hidden_size)
-    graphs = {"cuda_graphs": True} if cuda_graphs else {}
-    return Drafter(CONFIG, moved, plan, max_batch=BATCH, max_length=LENGTH, **graphs)
+    return Drafter(CONFIG, moved, plan, max_batch=BATCH, max_length=LENGTH, cuda_graphs=cuda_graphs)
 
 
 def rounds_of(drafter: Drafter, device: str, counts: Sequence[tuple[int, int]]) -> Iterator[torch.Tensor]:

@@ -38,3 +38,15 @@ def working(console: Console, title: str, total: float, unit: str) -> Iterator[C
     with Progress(*columns, console=console, disable=not console.is_terminal) as progress:
         task = progress.add_task(title, total=total)
         yield lambda amount: progress.advance(task, amount)
+
+
+@contextlib.contextmanager
+def working_politely(console: Console, title: str, total: float, unit: str) -> Iterator[Callable[[float], None]]:
+    """`working` in the background: `advance` returns once no benchmark holds the lock."""
+    with working(console, title, total, unit) as advance:
+
+        def advance_and_wait(amount: float) -> None:
+            advance(amount)
+            wait_for_benchmarks(console)
+
+        yield advance_and_wait

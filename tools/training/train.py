@@ -18,7 +18,7 @@ from .data import VALIDATION_ROWS, ShardSet
 from .generate import Chats
 from .model import TrainableDrafter
 from .optim import Muon
-from .progress import wait_for_benchmarks, working
+from .progress import working_politely
 
 STEP_DISCOUNT = 0.8  # weight of each further draft step, as in SafeAILab's EAGLE-3 training
 WARMUP_STEPS = 20
@@ -54,10 +54,9 @@ class Trainer:
     def run(self, console: Console) -> None:
         """Trains until `settings.steps` are done, earlier sittings included, and saves at every report."""
         settings, batches = self.settings, self._batches()
-        with working(console, "training", settings.steps, "steps") as advance:
+        with working_politely(console, "training", settings.steps, "steps") as advance:
             advance(self.step_count)
             while self.step_count < settings.steps:
-                wait_for_benchmarks(console)
                 loss = self._train_step(self.shards.batch(next(batches)))
                 advance(1)
                 if self.step_count % settings.report_steps == 0 or self.step_count == settings.steps:
