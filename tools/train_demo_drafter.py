@@ -2,8 +2,8 @@
 
 Without a command all three stages run, for hours; each can be stopped at any time and goes on where it was. Several
 processes may generate (--worker 0, 1, ...) while one trains. Everything lands in build/training: shards of generated text
-with features, the training state, and the finished checkpoint in drafter/. While `.benchmark.lock` exists in the
-repository root, generation and training wait, so that nobody measures against them.
+with features, the training state, and the finished checkpoint in drafter/. While a benchmark holds `.benchmark.lock` in
+the repository root, generation and training wait, so that nobody measures against them.
 """
 
 from __future__ import annotations
@@ -16,11 +16,10 @@ from typing import Annotated, Optional
 os.environ.setdefault("HF_HUB_OFFLINE", "1")
 sys.path.insert(0, str(Path(__file__).parent))
 
-import numpy as np  # noqa: E402
 import torch  # noqa: E402
 import typer  # noqa: E402
 from rich.console import Console  # noqa: E402
-from training.progress import ROOT, wait_for_benchmarks, working  # noqa: E402
+from training.progress import ROOT, working, working_politely  # noqa: E402
 
 app = typer.Typer(add_completion=False, help=__doc__, rich_markup_mode=None)
 console = Console()
@@ -53,15 +52,10 @@ def generate(
         console.print(f"generate: all {shards} shards exist")
         return
     model, tokenizer = load_target(torch.float32)
-    with working(console, "generating", len(missing) * rows * length, "tokens") as advance:
-
-        def advance_politely(tokens: int) -> None:
-            advance(tokens)
-            wait_for_benchmarks(console)
-
+    with working_politely(console, "generating", len(missing) * rows * length, "tokens") as advance:
         for index, path in missing.items():
             seed = worker * 1_000_000 + index
-            chats = write_chats(model, tokenizer, rows, length, seed, greedy_share, advance_politely)
+            chats = write_chats(model, tokenizer, rows, length, seed, greedy_share, advance)
             chats.save(path)
             share = chats.answer.float().mean()
             console.print(f"generate: {path.name}, {len(chats.tokens)} chats, {share:.0%} of the tokens are answers")
@@ -76,27 +70,23 @@ def read(
 ) -> None:
     """Make shards of chats that the target wrote earlier: a prefill each, several times as fast as `generate`."""
     from eagle3_ext.smollm2 import load_target
+    from training.data import load_text
     from training.generate import read_chats
 
     torch.set_num_threads(threads)
     folder = state / "shards"
     folder.mkdir(parents=True, exist_ok=True)
     model, tokenizer = load_target(torch.float32)
-    texts = {file: [torch.from_numpy(np.load(file)[key].astype(np.int32)) for key in ("ids", "mask")] for file in files}
+    texts = {file: load_text(file) for file in files}
     total = sum(tokens.numel() for tokens, _ in texts.values())
-    with working(console, "reading", total, "tokens") as advance:
-
-        def advance_politely(tokens: int) -> None:
-            advance(tokens)
-            wait_for_benchmarks(console)
-
+    with working_politely(console, "reading", total, "tokens") as advance:
         for file, (tokens, answer) in texts.items():
             for first in range(0, len(tokens), rows):
                 path, part = folder / f"{file.stem}-{first:05d}.safetensors", slice(first, first + rows)
                 if path.exists():
                     advance(tokens[part].numel())
                     continue
-                read_chats(model, tokenizer, tokens[part], answer[part], advance_politely).save(path)
+                read_chats(model, tokenizer, tokens[part], answer[part], advance).save(path)
                 console.print(f"read: {path.name}, {answer[part].float().mean():.0%} of the tokens are answers")
 
 
@@ -106,14 +96,15 @@ def train(
     learning_rate: Annotated[float, typer.Option(min=0, help="Muon's; the head and norms learn at a quarter")] = 6e-3,
     draft_steps: Annotated[int, typer.Option(min=1, max=8, help="depth of the training-time test")] = 4,
     batch_rows: Annotated[int, typer.Option(min=1, help="chats per step")] = 16,
-    draft_vocab: Annotated[int, typer.Option(min=256, help="draft vocabulary size when training from scratch")] = 8192,
-    init: Annotated[Optional[Path], typer.Option(help="drafter checkpoint to start from instead of scratch")] = None,
+    draft_vocab: Annotated[int, typer.Option(min=256, help="draft vocabulary size: the most frequent tokens")] = 16384,
+    init: Annotated[Optional[Path], typer.Option(help="drafter to start from; its vocabulary is kept and widened")] = None,
+    texts: Annotated[Optional[list[Path]], typer.Option(help="npz files as for `read`, to count tokens in")] = None,
     threads: Threads = 1,
     state: State = DEFAULT_STATE,
 ) -> None:
     """Train on the shards there are and on those that appear meanwhile; write the checkpoint to drafter/."""
     from eagle3_ext.smollm2 import load_target
-    from training.data import ShardSet
+    from training.data import ShardSet, load_text
     from training.model import TrainableDrafter
     from training.train import Settings, Trainer
 
@@ -121,10 +112,15 @@ def train(
     torch.manual_seed(0)
     shards = ShardSet(state / "shards")
     target, _ = load_target(torch.float32)
-    drafter = TrainableDrafter.from_checkpoint(target.config, init) if init else None
-    if drafter is None:
-        drafter = TrainableDrafter(target.config, draft_vocab)
-        drafter.initialize(target, shards.frequent_tokens(draft_vocab, target.config.vocab_size))
+    known = TrainableDrafter.from_checkpoint(target.config, init) if init else None
+    keep = known.target_ids if known else torch.empty(0, dtype=torch.int64)
+    votes = [load_text(file) for file in texts or []]
+    frequent = shards.frequent_tokens(max(draft_vocab, len(keep)), target.config.vocab_size, votes, keep)
+    drafter = known or TrainableDrafter(target.config, len(frequent))
+    if known:
+        drafter.widen(target, frequent)
+    else:
+        drafter.initialize(target, frequent)
     settings = Settings(steps, learning_rate, draft_steps, batch_rows)
     trainer = Trainer(target, drafter, shards, settings, state / "trainer.pt")
     console.print(f"train: {trainer.describe()}, {sum(p.numel() for p in drafter.parameters()) / 1e6:.1f} M parameters")

@@ -4,12 +4,22 @@ from __future__ import annotations
 
 from pathlib import Path
 
+import numpy as np
 import torch
 from safetensors import safe_open
 
 from .generate import Chats
 
+Text = tuple[torch.Tensor, torch.Tensor]  # token ids and answer mask, int32 [N, L]
+
 VALIDATION_ROWS = 24  # the first rows of the first shard, never trained on
+
+
+def load_text(file: Path) -> Text:
+    """The chats of an npz file with `ids` and `mask` [N, L], which this target wrote earlier."""
+    arrays = np.load(file)
+    ids, mask = (torch.from_numpy(arrays[name].astype(np.int32)) for name in ("ids", "mask"))
+    return ids, mask
 
 
 class ShardSet:
@@ -40,8 +50,11 @@ class ShardSet:
                 picked.setdefault(name, []).append(self._files[path].get_slice(name)[row : row + 1])
         return Chats(**{name: torch.cat(parts) for name, parts in picked.items()})
 
-    def frequent_tokens(self, count: int, vocab_size: int) -> torch.Tensor:
-        """int64 [count], ascending: the tokens of most answers, with the target's own choices as half a vote each."""
+    def frequent_tokens(self, count: int, vocab_size: int, texts: list[Text], keep: torch.Tensor) -> torch.Tensor:
+        """int64 [count], ascending: the tokens of most answers, with the target's own choices as half a vote each.
+
+        The answers of `texts` vote as well; the token ids `keep` are elected whatever their votes.
+        """
         votes = torch.zeros(vocab_size, dtype=torch.float64)
         for file in self._files.values():
             tokens, greedy, answer = (file.get_tensor(name) for name in ("tokens", "greedy", "answer"))
@@ -49,4 +62,7 @@ class ShardSet:
             votes += torch.bincount(tokens[is_answer].long(), minlength=vocab_size)
             votes += 0.5 * torch.bincount(greedy[:, :-1][is_answer[:, 1:]].long(), minlength=vocab_size)
             votes += 1e-3 * torch.bincount(tokens.flatten().long(), minlength=vocab_size)
+        for tokens, answer in texts:
+            votes += torch.bincount(tokens[answer.bool()].long(), minlength=vocab_size)
+        votes[keep] = torch.inf
         return votes.topk(count).indices.sort().values

@@ -64,6 +64,18 @@ class TrainableDrafter(nn.Module):
         self.lm_head.weight.copy_(target.lm_head.weight[target_ids])
         self.norm.weight.copy_(target.model.norm.weight)
 
+    @torch.no_grad()
+    def widen(self, target, target_ids: Tensor) -> None:
+        """Adds the `target_ids` [Vd] that the draft vocabulary lacks, with the target's head rows; none may go missing."""
+        known = self.target_ids
+        assert self.t2d[target_ids].sum() == len(known), "a wider vocabulary keeps the tokens of the narrower one"
+        head = nn.Linear(self.norm.weight.shape[0], len(target_ids), bias=False)
+        head.weight.copy_(target.lm_head.weight[target_ids])
+        head.weight[torch.searchsorted(target_ids, known)] = self.lm_head.weight
+        self.lm_head = head
+        self.d2t = target_ids - torch.arange(len(target_ids))
+        self.t2d[target_ids] = True
+
     @property
     def target_ids(self) -> Tensor:
         """int64 [Vd]: the target's token id of each draft token."""

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import fcntl
 import time
 from collections.abc import Callable, Iterator
 from pathlib import Path
@@ -15,12 +16,24 @@ LOCK = ROOT / ".benchmark.lock"
 POLL_SECONDS = 2.0
 
 
+def is_held(lock: Path) -> bool:
+    """Whether a live process has locked the file; one that was left behind does not count."""
+    try:
+        with open(lock) as file:
+            fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
+    except FileNotFoundError:
+        return False
+    except BlockingIOError:
+        return True
+    return False
+
+
 def wait_for_benchmarks(console: Console) -> None:
     """Returns once no benchmark holds the lock."""
-    if not LOCK.exists():
+    if not is_held(LOCK):
         return
-    console.print(f"paused: {LOCK.name} exists")
-    while LOCK.exists():
+    console.print(f"paused: something holds {LOCK.name}")
+    while is_held(LOCK):
         time.sleep(POLL_SECONDS)
     console.print("resumed")
 

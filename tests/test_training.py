@@ -1,0 +1,120 @@
+"""The training script: its drafter is the package's, its vocabulary grows without loss, and it steps aside."""
+
+from __future__ import annotations
+
+import subprocess
+import sys
+from pathlib import Path
+from types import SimpleNamespace
+
+import pytest
+import torch
+
+from eagle3_ext import demo, load_checkpoint, reference
+
+TOOLS = Path(__file__).parents[1] / "tools"
+CONFIG = SimpleNamespace(
+    hidden_size=48,
+    intermediate_size=80,
+    num_attention_heads=6,
+    num_key_value_heads=2,
+    rms_norm_eps=1e-5,
+    rope_parameters={"rope_theta": 1e4},
+    max_position_embeddings=256,
+    vocab_size=97,
+)
+
+
+@pytest.fixture(scope="module")
+def training():
+    """tools/training, importable for these tests alone."""
+    sys.path.insert(0, str(TOOLS))
+    try:
+        from training import data, model, progress
+
+        yield SimpleNamespace(data=data, model=model, progress=progress)
+    finally:
+        sys.path.remove(str(TOOLS))
+        for name in [name for name in sys.modules if name.partition(".")[0] == "training"]:
+            del sys.modules[name]
+
+
+def make_target() -> SimpleNamespace:
+    torch.manual_seed(0)
+    norm = SimpleNamespace(weight=1 + 0.1 * torch.randn(48))
+    return SimpleNamespace(lm_head=torch.nn.Linear(48, 97, bias=False), model=SimpleNamespace(norm=norm))
+
+
+def make_drafter(training, target_ids: torch.Tensor):
+    drafter = training.model.TrainableDrafter(CONFIG, len(target_ids))
+    drafter.initialize(make_target(), target_ids)
+    return drafter
+
+
+@torch.no_grad()
+def test_its_chains_are_the_packages_drafter(training, tmp_path):
+    """Three draft steps from the last row: hidden states, cache and head as in the reference, through the saved file."""
+    drafter = make_drafter(training, torch.arange(3, 97, 2))
+    drafter.save(tmp_path)
+    checkpoint, embedding = load_checkpoint(tmp_path), torch.randn(97, 48)
+    plain = reference.Drafter(checkpoint.config, checkpoint.weights, embedding).to(torch.float32)
+    drafter = training.model.TrainableDrafter.from_checkpoint(CONFIG, tmp_path)  # rounded to bf16, as the file is
+    rows, features, tokens = 9, torch.randn(1, 9, 144), torch.randint(0, 97, (9,))
+    plain.extend(features[0], tokens, torch.arange(rows))
+    expected = plain.draft(3)
+    assert len(expected) == 3
+    hidden, cache, drafted, embeddings = drafter.fc(features), [], [], embedding[tokens][None]
+    for step in range(3):
+        hidden = drafter.step(embeddings, hidden, cache)
+        logits = drafter.logits(hidden[:, -1])
+        torch.testing.assert_close(logits[0], plain.logits[step], rtol=1e-4, atol=1e-4)
+        drafted.append(int(drafter.target_ids[logits.argmax()]))
+        embeddings = torch.cat([embeddings[:, 1:], embedding[drafted[-1]][None, None]], 1)
+    assert drafted == expected
+
+
+def test_a_wider_vocabulary_keeps_what_was_learned(training):
+    narrow = torch.arange(3, 97, 2)
+    drafter, target = make_drafter(training, narrow), make_target()
+    learned = drafter.lm_head.weight.data.normal_().clone()
+    wide = torch.cat([narrow, torch.tensor([0, 50, 96])]).sort().values
+    drafter.widen(target, wide)
+    assert torch.equal(drafter.target_ids, wide) and drafter.t2d.nonzero()[:, 0].tolist() == wide.tolist()
+    for row, token in enumerate(wide.tolist()):
+        known = (narrow == token).nonzero()
+        expected = learned[known[0, 0]] if len(known) else target.lm_head.weight[token]
+        assert torch.equal(drafter.lm_head.weight[row], expected)
+    with pytest.raises(AssertionError, match="keeps the tokens"):
+        drafter.widen(target, wide[1:])
+
+
+def test_training_steps_aside_while_something_is_timed(training, tmp_path):
+    """And only then: a lock file that a killed benchmark left behind pauses nobody."""
+    (tmp_path / "setup.py").touch()
+    lock = tmp_path / ".benchmark.lock"
+    assert not training.progress.is_held(lock)
+    with demo.benchmark_lock(tmp_path):
+        assert training.progress.is_held(lock)
+        with demo.benchmark_lock(tmp_path):
+            pass
+        assert training.progress.is_held(lock)
+    assert lock.exists() and not training.progress.is_held(lock)
+
+
+@pytest.mark.slow
+def test_the_three_stages_and_a_resumed_training(tmp_path):
+    """Real model, a few chats: text, two steps, two more in a second process, and a checkpoint that loads."""
+
+    def run(*arguments: str) -> str:
+        command = [sys.executable, str(TOOLS / "train_demo_drafter.py"), *arguments, "--state", str(tmp_path)]
+        return subprocess.run(command, check=True, capture_output=True, text=True).stdout
+
+    assert "26 chats" in run("generate", "--shards", "1", "--rows", "26", "--length", "64")
+    options = ("--batch-rows", "2", "--draft-vocab", "512", "--draft-steps", "2")
+    assert "step 2 of 2" in run("train", "--steps", "2", *options)
+    before = load_checkpoint(tmp_path / "drafter").weights["fc.weight"]
+    resumed = run("train", "--steps", "4", *options)
+    assert "step 2 of 4" in resumed and "step 4 of 4" in resumed
+    after = load_checkpoint(tmp_path / "drafter").weights["fc.weight"]
+    assert not torch.equal(before, after) and torch.allclose(before, after, atol=0.1)
+    assert "accept length 1." in run("evaluate", "--answer-tokens", "8")
