@@ -1,14 +1,11 @@
-// The Python module `_C`: the native drafter and the CPU level. Ops are not here; they register with the dispatcher.
-// The tests build it a second time as `_simt`, where the drafter runs the emulated CUDA kernels.
+// What the Python module `_C` holds: the native drafter and the CPU level. Ops are not here; they register with the
+// dispatcher.
 #include <pybind11/stl.h>
 #include <torch/csrc/utils/pybind.h>
 
+#include "bindings.h"
 #include "cpu/dispatch.h"
 #include "drafter/drafter.h"
-
-#if !defined(EAGLE3_PYTHON_MODULE)
-#define EAGLE3_PYTHON_MODULE _C
-#endif
 
 namespace py = pybind11;
 
@@ -81,7 +78,7 @@ void translate(std::exception_ptr error) {
 
 }  // namespace
 
-PYBIND11_MODULE(EAGLE3_PYTHON_MODULE, m) {
+void eagle3::bind(py::module_& m) {
   py::register_local_exception_translator(translate);
   m.def(
       "cpu_level", [] { return std::string(eagle3::cpu::level_name()); },

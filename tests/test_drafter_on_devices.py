@@ -9,7 +9,7 @@ import pytest
 import torch
 from test_drafter import BOUNDS, VARIANTS, assert_same_draft, extend, make_checkpoint, make_config, make_model, make_rows
 
-from eagle3_ext import Drafter, reference
+from eagle3_ext import Drafter, ops, reference
 from eagle3_ext.draft_graphs import DraftGraphs
 
 SMALL = {
@@ -204,3 +204,29 @@ def test_graphs_are_kept_by_batch_and_length(monkeypatch):
         assert graphs.run(batch, num_tokens) == (num_tokens,) * 3
     assert calls == [3, 3, 3, 3, 4, 4]
     assert [graph.replays for graph, _ in graphs._graphs.values()] == [3, 1, 1]
+
+
+def launches_of(call) -> int:
+    before = torch.ops.eagle3_simt._launch_count()
+    call()
+    return torch.ops.eagle3_simt._launch_count() - before
+
+
+def test_a_rounds_hidden_path_is_two_launches():
+    """From accepted lengths to features: rows, then all states joined, whatever K. Capture and copies need none."""
+    states, lengths = [torch.ones(10, 24, dtype=torch.bfloat16)] * 3, torch.tensor([3, 1])
+    with backends.emulated_ops():
+        assert launches_of(lambda: ops.gather_concat(states, ops.accepted_rows(lengths, 5)[0], check=False)) == 2
+
+
+def test_every_draft_step_launches_the_same_kernels():
+    """As many for each, and no more than the docstring of `Drafter` says."""
+    with backends.emulated_drafter():
+        drafter = make_drafter(small_config(), "cpu", max_length=64)
+        counts = []
+        for steps in (1, 2, 3, 4):
+            drafter.reset()
+            extend(drafter, make_rows(drafter.config, 5))
+            counts.append(launches_of(lambda: drafter.draft(steps)))
+    per_step = {after - before for before, after in zip(counts, counts[1:])}
+    assert len(per_step) == 1 and 8 <= per_step.pop() <= 15, counts

@@ -14,8 +14,8 @@ template <class Launch>
 int for_type(DType dtype, const Launch& launch) {
   switch (dtype) {
     case DType::kFloat32: return launch(float{});
-    case DType::kBFloat16: return launch(c10::BFloat16{});
-    case DType::kFloat16: return launch(c10::Half{});
+    case DType::kBFloat16: return launch(BFloat16{});
+    case DType::kFloat16: return launch(Float16{});
   }
   return cudaErrorInvalidValue;
 }

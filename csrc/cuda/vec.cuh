@@ -3,12 +3,9 @@
 // lies.
 #pragma once
 
-#include <torch/headeronly/util/BFloat16.h>
-#include <torch/headeronly/util/Half.h>
-
 #include <cstdint>
 
-#include "../core/device.cuh"
+#include "half.cuh"
 
 namespace eagle3::cuda {
 

@@ -1,4 +1,6 @@
 // Forward's two kinds of attention: grouped-query, and multi-head latent attention in its absorbed form.
+#include <ATen/ops/bmm.h>
+
 #include "../ops/launch.h"
 #include "../ops/linear.h"
 #include "forward.h"

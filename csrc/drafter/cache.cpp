@@ -1,5 +1,8 @@
 #include "cache.h"
 
+#include <ATen/ops/empty.h>
+#include <ATen/ops/empty_like.h>
+
 #include <algorithm>
 
 namespace eagle3 {

@@ -3,7 +3,7 @@
 // head, and v the latent part of the same memory.
 #pragma once
 
-#include <ATen/ATen.h>
+#include <ATen/core/Tensor.h>
 
 #include <vector>
 

@@ -1,6 +1,10 @@
 #include "drafter.h"
 
 #include <ATen/core/grad_mode.h>
+#include <ATen/ops/arange.h>
+#include <ATen/ops/empty.h>
+#include <ATen/ops/zeros.h>
+#include <ATen/ops/zeros_like.h>
 
 #include <algorithm>
 
@@ -155,7 +159,7 @@ void Drafter::take_draft_tokens(const DraftTokens& draft, int64_t step) {
 }
 
 void Drafter::forget(int64_t sequence) {
-  extended_.masked_fill_(extended_ == sequence, -1);
+  extended_.masked_fill_(extended_.eq(sequence), -1);
   if (!ready_ || !can_read_values(extended_)) return;
   const int64_t* extended = extended_.const_data_ptr<int64_t>();
   ready_ = std::any_of(extended, extended + batch_, [](int64_t other) { return other >= 0; });

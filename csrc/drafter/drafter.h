@@ -5,7 +5,7 @@
 // one on the host nor allocates once it has run with the same number of tokens, so that a CUDA graph can replay it.
 #pragma once
 
-#include <ATen/ATen.h>
+#include <ATen/core/Tensor.h>
 
 #include <optional>
 #include <vector>

@@ -1,5 +1,8 @@
 #include "forward.h"
 
+#include <ATen/ops/arange.h>
+#include <ATen/ops/empty.h>
+
 #include <utility>
 
 #include "../ops/launch.h"

@@ -1,7 +1,7 @@
 // The drafter's forward over some rows: fusion, the decoder layers, the head. Knows nothing of rounds; `drafter.h` does.
 #pragma once
 
-#include <ATen/ATen.h>
+#include <ATen/core/Tensor.h>
 
 #include "../kernels.h"
 #include "cache.h"

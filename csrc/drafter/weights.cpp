@@ -1,5 +1,6 @@
 #include "weights.h"
 
+#include <ATen/ops/cat.h>
 #include <c10/util/Exception.h>
 
 namespace eagle3 {

@@ -1,7 +1,7 @@
 // The drafter's weights as its kernels want them: q, k, v in one matrix, gate and up in another, all contiguous.
 #pragma once
 
-#include <ATen/ATen.h>
+#include <ATen/core/Tensor.h>
 
 #include <string>
 #include <unordered_map>

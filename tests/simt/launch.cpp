@@ -43,5 +43,6 @@ void check_launch(const char* op, const at::Tensor& tensor, int cuda_error) {
 
 TORCH_LIBRARY_FRAGMENT(eagle3_simt, m) {
   m.def("_set_order(str order, int seed=0) -> ()", eagle3::set_order);
+  m.def("_launch_count() -> int", simt::launch_count);
   m.def("_read_values(bool enabled) -> ()", eagle3::read_values);  // False: index checks are skipped, as on a GPU
 }

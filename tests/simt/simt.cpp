@@ -55,6 +55,7 @@ struct Grid {
   std::mt19937_64 random;
   std::map<const void*, size_t> allowed_shared_bytes;
   cudaError_t last_error = cudaSuccess;
+  int64_t launches = 0;
 
   std::vector<Thread> threads;  // grows and is kept: making a fiber costs more than running it
   size_t block_threads = 0;
@@ -234,6 +235,7 @@ void launch(const void* kernel, dim3 grid_dim, dim3 block_dim, size_t smem_bytes
     grid.last_error = error;
     return;
   }
+  ++grid.launches;
   grid.block_threads = size_t{block_dim.x} * block_dim.y * block_dim.z;
   grid.warps.resize((grid.block_threads + 31) / 32);
   while (grid.threads.size() < grid.block_threads) {
@@ -254,6 +256,8 @@ void launch(const void* kernel, dim3 grid_dim, dim3 block_dim, size_t smem_bytes
   grid.threads.clear();  // paused in the middle of a kernel: they cannot be used again
   throw Error("emulated kernel: " + std::exchange(grid.error, {}));
 }
+
+int64_t launch_count() { return grid.launches; }
 
 void* dynamic_shared() { return grid.shared; }
 

@@ -59,6 +59,7 @@ struct Where {  // a line of device code, for the messages
 
 // A launch that CUDA would refuse is left to cudaGetLastError(), as there.
 void launch(const void* kernel, dim3 grid, dim3 block, size_t smem_bytes, const std::function<void()>& body);
+int64_t launch_count();  // since the start, refused ones left out
 
 template <class... P, class... A>
 void run_kernel(void (*kernel)(P...), dim3 grid, dim3 block, size_t smem_bytes, A&&... arguments) {
