@@ -106,12 +106,11 @@ def gather_concat(
 
     Source: csrc/ops/gather_concat.cpp
     """
-    tensors = [states] if isinstance(states, Tensor) else list(states)
-    if check is None:
-        check = all(state.device.type == "cpu" for state in tensors)
+    if isinstance(states, Tensor):
+        states = (states,)
     if out is None:
-        return _native.gather_concat(tensors, rows, list(norm_weights), eps, check)
-    _native.gather_concat.out(tensors, rows, list(norm_weights), eps, check, out=out)
+        return _native.gather_concat.default(states, rows, norm_weights, eps, check)
+    _native.gather_concat.out(states, rows, norm_weights, eps, check, out=out)
     return out
 
 
@@ -388,7 +387,7 @@ def _nothing(*_args: object, **_kwargs: object) -> None:
     return None
 
 
-def _gather_concat(states, rows, norm_weights=None, eps=1e-6, check=True):
+def _gather_concat(states, rows, norm_weights=None, eps=1e-6, check=None):
     return states[0].new_empty(rows.shape[0], len(states) * states[0].shape[1])
 
 

@@ -12,8 +12,9 @@ AddRmsNormParams checked(const char* op, const at::Tensor& hidden_, const at::Te
   hidden.shape({-1, -1}, "[rows, H]").writable_rows();
   residual.shape(hidden_.sizes(), "[rows, H]").same_dtype_and_device(hidden).writable_rows();
   weight.shape({hidden.size(1)}, "[H]").same_dtype_and_device(hidden).readable_contiguous();
-  TORCH_CHECK_VALUE(hidden_.numel() == 0 || hidden.data() != residual.data(), op,
-                    ": hidden and residual share memory, expected two tensors: both are written");
+  residual.apart_from(hidden);
+  hidden.apart_from(weight);
+  residual.apart_from(weight);
   return {
       .dtype = hidden.dtype(),
       .hidden = hidden.mutable_data(),
@@ -23,7 +24,7 @@ AddRmsNormParams checked(const char* op, const at::Tensor& hidden_, const at::Te
       .hidden_size = hidden.size(1),
       .hidden_stride = hidden.row_stride(),
       .residual_stride = residual.row_stride(),
-      .eps = static_cast<float>(eps),
+      .eps = checked_eps(op, eps),
   };
 }
 
@@ -40,6 +41,7 @@ void add_rms_norm_capture_(const at::Tensor& hidden, const at::Tensor& residual,
   Arg weight(kOp, "weight", weight_), features(kOp, "features", features_);
   AddRmsNormParams params = checked(kOp, hidden, residual, weight, eps);
   features.shape({params.rows, -1}, "[rows, K*H]").same_dtype_and_device(weight).writable_rows();
+  features.apart_from(Arg(kOp, "hidden", hidden)).apart_from(Arg(kOp, "residual", residual)).apart_from(weight);
   check_slot(features, slot, params.hidden_size);
   params.features = features.mutable_data();
   params.features_stride = features.row_stride();

@@ -87,6 +87,27 @@ Arg& Arg::writable_heads() {
   return *this;
 }
 
+Arg& Arg::apart_from(const Arg& other) {
+  const auto address = [](const Arg& arg) { return reinterpret_cast<int64_t>(arg.data()); };
+  const auto bytes = [](const Arg& arg, int64_t elements) {
+    return elements * static_cast<int64_t>(arg.tensor().itemsize());
+  };
+  // From one row to the next, of one row, and of all: rows lie at address + i * step.
+  const auto step = [&](const Arg& arg) { return arg.size(0) > 1 ? bytes(arg, arg.row_stride()) : 0; };
+  const auto row = [&](const Arg& arg) { return bytes(arg, arg.tensor().numel() / arg.size(0)); };
+  const auto span = [&](const Arg& arg) { return (arg.size(0) - 1) * step(arg) + row(arg); };
+  if (tensor_.numel() == 0 || other.tensor_.numel() == 0) return *this;
+  const int64_t after = address(other) - address(*this);  // of other's first byte behind this one's
+  bool apart = after >= span(*this) || -after >= span(other);
+  if (const int64_t stride = step(*this); !apart && stride > 0 && stride == step(other)) {
+    const int64_t behind = (after % stride + stride) % stride;
+    apart = behind >= row(*this) && behind + row(other) <= stride;
+  }
+  TORCH_CHECK_VALUE(apart, op_, ": ", label(), " and ", other.label(), " share memory, expected two tensors: ", label(),
+                    " is written");
+  return *this;
+}
+
 Arg& Arg::readable_rows() {
   if (!rows_are_contiguous(tensor_)) tensor_ = tensor_.contiguous();
   return *this;
@@ -122,7 +143,7 @@ Indices Arg::indices() {
 }
 
 void check_padded_indices(const Arg& arg, int64_t limit) {
-  const at::Tensor values = arg.tensor().cpu();
+  const at::Tensor values = arg.tensor().is_cpu() ? arg.tensor() : arg.tensor().cpu();
   const Indices indices = Arg(arg.op(), "values", values).indices();
   for (int64_t i = 0; i < values.numel(); ++i) {
     const int64_t value = index_at(indices, i);
@@ -140,6 +161,11 @@ void check_positions(Arg& positions, Arg& slots, int64_t max_position, int64_t n
     TORCH_CHECK_INDEX(padding || (position >= 0 && position < max_position), positions.op(), ": ", positions.label(),
                       "[", i, "] is ", position, ", expected [0, max_position = ", max_position, ")");
   }
+}
+
+float checked_eps(const char* op, double eps) {
+  TORCH_CHECK_VALUE(eps >= 0.0, op, ": eps is ", eps, ", expected 0 or more");
+  return static_cast<float>(eps);
 }
 
 void check_slot(const Arg& features, int64_t slot, int64_t hidden_size) {

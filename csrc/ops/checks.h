@@ -30,6 +30,9 @@ class Arg {
   Arg& writable_contiguous();
   // A mutated argument of [rows, heads, d]: every head contiguous and no two share memory.
   Arg& writable_heads();
+  // Two arguments of [rows, ...], one of them written: they share no memory. Rows of one stride may interleave, as the
+  // slots of a features buffer do.
+  Arg& apart_from(const Arg& other);
   // A read-only argument of [rows, ...]: rows keep their stride, copied only when a row itself is not contiguous.
   Arg& readable_rows();
   Arg& readable_contiguous();
@@ -63,6 +66,9 @@ void check_padded_indices(const Arg& arg, int64_t limit);
 // check_padded_indices of slots, and IndexError unless the position of every row with a slot is in [0, max_position).
 // Padding may lie at any position.
 void check_positions(Arg& positions, Arg& slots, int64_t max_position, int64_t num_slots);
+
+// The eps of an RMS norm as the kernels take it. ValueError for a negative or NaN one, which would turn rows into NaN.
+float checked_eps(const char* op, double eps);
 
 // IndexError unless slot is one of the whole hidden_size-wide slots of a features row.
 void check_slot(const Arg& features, int64_t slot, int64_t hidden_size);

@@ -51,24 +51,28 @@ void set_states(const std::vector<Arg>& states, std::vector<Arg>& norms, GatherC
 // An absent list of norm weights is an empty one; a schema cannot say `Tensor[] norm_weights=[]`.
 using NormWeights = std::optional<at::TensorList>;
 
-at::Tensor gather(at::TensorList states_, const at::Tensor& rows_, NormWeights norm_weights, double eps, bool check,
-                  const std::optional<at::Tensor>& given_out) {
+at::Tensor gather(at::TensorList states_, const at::Tensor& rows_, NormWeights norm_weights, double eps,
+                  std::optional<bool> check, const std::optional<at::Tensor>& given_out) {
   std::vector<Arg> states = checked_states(states_), norms;
   for (const at::Tensor& weight : norm_weights.value_or(at::TensorList()))
     norms.emplace_back(kOp, "norm_weights", weight, norms.size());
   GatherConcatParams params{.dtype = states[0].dtype()};
   set_states(states, norms, params);
   params.num_source_rows = states[0].size(0);
-  params.eps = static_cast<float>(eps);
+  params.eps = checked_eps(kOp, eps);
 
   Arg rows(kOp, "rows", rows_);
   params.rows = rows.shape({-1}, "[m]").same_device(states[0]).indices();
   params.num_rows = rows.size(0);
-  if (check) check_padded_indices(rows, params.num_source_rows);
+  if (check.value_or(can_read_values(rows_))) check_padded_indices(rows, params.num_source_rows);
 
   const int64_t width = params.num_states * params.hidden_size;
   Arg out(kOp, "out", given_out ? *given_out : at::empty({params.num_rows, width}, states_[0].options()));
   out.shape({params.num_rows, width}, "[m, K*H]").same_dtype_and_device(states[0]).writable_rows();
+  if (given_out) {
+    for (const Arg& state : states) out.apart_from(state);
+    for (const Arg& norm : norms) out.apart_from(norm);
+  }
   params.out = out.mutable_data();
   params.out_stride = out.row_stride();
   launch<cpu::gather_concat, cuda::gather_concat>(kOp, out.tensor(), params);
@@ -76,12 +80,12 @@ at::Tensor gather(at::TensorList states_, const at::Tensor& rows_, NormWeights n
 }
 
 at::Tensor gather_concat(at::TensorList states, const at::Tensor& rows, NormWeights norm_weights, double eps,
-                         bool check) {
+                         std::optional<bool> check) {
   return gather(states, rows, norm_weights, eps, check, std::nullopt);
 }
 
-void gather_concat_out(at::TensorList states, const at::Tensor& rows, NormWeights norm_weights, double eps, bool check,
-                       const at::Tensor& out) {
+void gather_concat_out(at::TensorList states, const at::Tensor& rows, NormWeights norm_weights, double eps,
+                       std::optional<bool> check, const at::Tensor& out) {
   gather(states, rows, norm_weights, eps, check, out);
 }
 

@@ -23,7 +23,7 @@ void head_rms_norm_(const at::Tensor& qkv_, const at::Tensor& q_weight_, const a
       .qkv_stride = qkv.row_stride(),
       .q_weight = q_weight.data(),
       .k_weight = k_weight.data(),
-      .eps = static_cast<float>(eps),
+      .eps = checked_eps(kOp, eps),
       .num_rows = qkv.size(0),
       .num_q_heads = num_q_heads,
       .num_kv_heads = num_kv_heads,

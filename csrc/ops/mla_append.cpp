@@ -20,6 +20,7 @@ void mla_append_(const at::Tensor& q_pe_, const at::Tensor& kv_, const at::Tenso
   const int64_t latent_dim = kv_weight.size(0);
   kv.shape({n, latent_dim + rope_dim}, "[n, latent + r]").same_dtype_and_device(q_pe).readable_rows();
   cache.shape({-1, latent_dim + rope_dim}, "[slots, latent + r]").same_dtype_and_device(q_pe).writable_contiguous();
+  cache.apart_from(kv);
   positions.shape({n}, "[n]").same_device(q_pe);
   slots.shape({n}, "[n]").same_device(q_pe);
   cos_sin.shape({-1, rope_dim}, "[max_position, r]").of_type(at::kFloat).same_device(q_pe).readable_contiguous();
@@ -33,7 +34,7 @@ void mla_append_(const at::Tensor& q_pe_, const at::Tensor& kv_, const at::Tenso
       .kv = kv.data(),
       .kv_stride = kv.row_stride(),
       .kv_weight = kv_weight.data(),
-      .eps = static_cast<float>(eps),
+      .eps = checked_eps(kOp, eps),
       .positions = positions.indices(),
       .slots = slots.indices(),
       .cos_sin = static_cast<const float*>(cos_sin.data()),

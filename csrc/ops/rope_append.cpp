@@ -18,6 +18,8 @@ void rope_append_(const at::Tensor& qkv_, const at::Tensor& positions_, const at
   const int64_t head_dim = k_cache.size(2), num_slots = k_cache.size(0);
   const int64_t width = (num_q_heads + 2 * num_kv_heads) * head_dim;
   const int64_t n = qkv.shape({-1, width}, "[n, (num_q_heads + 2 num_kv_heads) * d]").writable_rows().size(0);
+  k_cache.apart_from(v_cache).apart_from(qkv);
+  v_cache.apart_from(qkv);
   positions.shape({n}, "[n]").same_device(qkv);
   slots.shape({n}, "[n]").same_device(qkv);
   cos_sin.shape({-1, -1}, "[max_position, rotary_dim]").of_type(at::kFloat).same_device(qkv).readable_contiguous();

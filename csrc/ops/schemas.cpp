@@ -11,9 +11,9 @@ void define(torch::Library& m) {
   m.def("add_rms_norm_capture_(Tensor(a!) hidden, Tensor(b!) residual, Tensor weight, float eps, "
         "Tensor(c!) features, int slot) -> ()");
   m.def("gather_concat(Tensor[] states, Tensor rows, Tensor[]? norm_weights=None, float eps=1e-6, "
-        "bool check=True) -> Tensor");
+        "bool? check=None) -> Tensor");
   m.def("gather_concat.out(Tensor[] states, Tensor rows, Tensor[]? norm_weights=None, float eps=1e-6, "
-        "bool check=True, *, Tensor(a!) out) -> ()");
+        "bool? check=None, *, Tensor(a!) out) -> ()");
   m.def("accepted_rows(Tensor accept_lengths, int width, bool block_front=False) -> (Tensor rows, Tensor row_offsets)");
   m.def("draft_input(Tensor tokens, Tensor hidden, Tensor? embed_weight, Tensor embed_norm, Tensor? hidden_norm, "
         "float eps, Tensor? token_embeddings=None) -> Tensor");
