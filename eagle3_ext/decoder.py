@@ -102,6 +102,8 @@ class SpeculativeDecoder:
 
     def __init__(self, target: Target | torch.nn.Module, drafter: Drafter, num_speculative_tokens: int = 4):
         """
+        Raises ValueError for a target that captures another plan or lives in another dtype or on another device.
+
         Args:
             target: a `Target` that captures `drafter.plan`, or a transformers causal LM (wrapped in bit-stable mode).
             drafter: an `eagle3_ext.Drafter` in the target's dtype; used alone by this decoder while it decodes.
@@ -114,6 +116,10 @@ class SpeculativeDecoder:
             raise ValueError(f"the target captures nothing; build it with the drafter's plan ({drafter.plan})")
         if self.target.features.plan != drafter.plan:
             raise ValueError(f"the target {self.target.features.plan}, but the drafter needs: {drafter.plan}")
+        for name in ("dtype", "device"):
+            theirs, ours = getattr(self.target, name, None), getattr(drafter, name, None)
+            if theirs is not None and ours is not None and theirs != ours:
+                raise ValueError(f"the target's {name} is {theirs}, the drafter's {ours}; they exchange tensors as they are")
         self.drafter = drafter
         self.num_speculative_tokens = num_speculative_tokens
         self.stats = DecodeStats()
@@ -140,11 +146,15 @@ class SpeculativeDecoder:
     ) -> Iterator[int]:
         """Like `generate`, token by token: a round's tokens come together. `self.stats` counts along.
 
-        Raises RuntimeError when it is resumed after another text was started on this decoder.
+        Raises RuntimeError when it is resumed after another text was started on this decoder, ValueError for a prompt
+        that does not fit both caches, IndexError for a token outside the target's vocabulary.
         """
         run = _Run(self.target, max_new_tokens, eos_token_ids)
         self.stats = run.stats
         prompt = _as_tokens(input_ids, self.target.device)
+        most = getattr(self.drafter, "max_length", None)
+        if most is not None and len(prompt) > most:
+            raise ValueError(f"the prompt has {len(prompt)} tokens, the drafter's max_length is {most}")
         if trace.active is not None:
             trace.active.begin_text()
         newest = _argmax(self.target.prefill(prompt))

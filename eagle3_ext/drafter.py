@@ -209,6 +209,14 @@ class Drafter:
             IndexError: a token, position, sequence or row offset is out of range.
             ValueError: another rank, dtype, device or row count, or a sequence longer than max_length.
         """
+        for name, value in (
+            ("features", features),
+            ("tokens", tokens),
+            ("positions", positions),
+            ("row_offsets", row_offsets),
+        ):
+            if not isinstance(value, torch.Tensor):
+                raise TypeError(f"{name} must be a tensor, got {type(value).__name__}")
         if trace.active is not None:
             trace.active.extend(self, features, tokens, positions, row_offsets, sequences)
         self._check_features(features)

@@ -82,9 +82,9 @@ class TransformersTarget:
         self.eos_token_ids = eos_token_ids_of(model)
         self._hooks = None if plan is None else CaptureHooks(model, plan)
         parameter = next(model.parameters())
-        self.device = parameter.device
+        self.device, self.dtype = parameter.device, parameter.dtype
         if row_invariant is None:
-            row_invariant = self.device.type == "cpu" and parameter.dtype in (torch.bfloat16, torch.float16)
+            row_invariant = self.device.type == "cpu" and self.dtype in (torch.bfloat16, torch.float16)
         self._linears = NativeLinears(model) if row_invariant else None
         self._attention = RowInvariantAttention(model, self.max_length) if row_invariant else None
         self._cache_kind = cache
@@ -95,7 +95,17 @@ class TransformersTarget:
         self._keeps_logits = "logits_to_keep" in names
 
     def prefill(self, tokens: torch.Tensor) -> torch.Tensor:
-        """Starts a new sequence; returns the last token's logits, [1, V]. Raises ValueError when it does not fit."""
+        """Starts a new sequence; returns the last token's logits, [1, V].
+
+        Raises ValueError when it does not fit, IndexError for a token outside the vocabulary.
+        """
+        vocab_size = self.model.get_input_embeddings().weight.shape[0]
+        outside = ((tokens < 0) | (tokens >= vocab_size)).nonzero()
+        if len(outside):
+            position = int(outside[0, -1])
+            raise IndexError(
+                f"token {position} of the prompt is {int(tokens[..., position])}, the target's vocabulary is [0, {vocab_size})"
+            )
         self._start_sequence()
         return self._forward(tokens, last_only=True)
 

@@ -387,3 +387,33 @@ def test_eos_tokens_are_numbers_whatever_holds_them(eos):
 def test_token_ids_are_not_rounded(model):
     with pytest.raises(ValueError, match="token ids, got torch.float32"):
         greedy_decode(model, [1.7, 2.2], 3)
+
+
+def refusing_target():
+    """A target whose forward must never run: what is refused is refused before."""
+    target = TransformersTarget(make_model(), PLAN, max_length=MAX_LENGTH)
+    target.model = SimpleNamespace(get_input_embeddings=target.model.get_input_embeddings)
+    return target
+
+
+def test_a_prompt_past_the_drafters_length_is_refused_before_the_prefill():
+    decoder = SpeculativeDecoder(refusing_target(), ScriptedDrafter([], lambda: 0, max_length=5))
+    with pytest.raises(ValueError, match="the prompt has 6 tokens, the drafter's max_length is 5"):
+        decoder.generate([1] * 6)
+
+
+@pytest.mark.parametrize("token", [-1, VOCAB])
+def test_a_token_outside_the_vocabulary_is_refused_before_the_prefill(token):
+    decoder = SpeculativeDecoder(refusing_target(), ScriptedDrafter([], lambda: 0))
+    with pytest.raises(IndexError, match=rf"token 2 of the prompt is {token}, the target's vocabulary is \[0, {VOCAB}\)"):
+        decoder.generate([1, 2, token, 3])
+    with pytest.raises(IndexError, match=f"token 0 of the prompt is {token}"):
+        greedy_decode(refusing_target(), [token])
+
+
+@pytest.mark.parametrize("name, theirs", [("dtype", torch.bfloat16), ("device", torch.device("meta"))])
+def test_a_drafter_of_another_dtype_or_device_is_refused(name, theirs):
+    drafter = ScriptedDrafter([], lambda: 0)
+    setattr(drafter, name, theirs)
+    with pytest.raises(ValueError, match=f"the target's {name} is .*, the drafter's {theirs}"):
+        SpeculativeDecoder(refusing_target(), drafter)
