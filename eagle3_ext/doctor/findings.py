@@ -294,11 +294,12 @@ CATALOGUE: dict[str, Entry] = {
     ),
     "impossible-numbers": Entry(
         "suspect",
-        "counters that contradict each other",
-        "A rate above 1 or more accepted than drafted: the denominator comes from another setting, or counts were "
-        "mixed.",
-        "Recompute from accepted and drafted counts.",
-        "Do not use this line's rate; take the accept length.",
+        "lines whose numbers contradict each other",
+        "A rate above 1, more accepted than drafted, a length that is not the sum of its positions: counts were mixed, a "
+        "denominator comes from another setting, or the line was edited or written over. Nothing in such a line is used "
+        "here.",
+        "Recompute rate and length from the counts the engine exports (its metrics endpoint).",
+        "Read the other lines. In SGLang a rate above 1 comes with a right accept length in some releases.",
     ),
     "broken-checkpoint": Entry(
         "fault",

@@ -11,13 +11,21 @@ from .logs import Acceptance, DrafterInput, LineCounts, LogLine, ServerArguments
 MOST_DRAFTS = 64  # draft tokens per round that a rate's denominator is searched up to
 ENOUGH_LINES = 3  # lines before a rate's meaning is decided: one line fits several
 MOST_WIDTHS = 64  # different widths that are kept apart
+FEW_CONTRADICTIONS = 0.1
 USELESS_FIRST_DRAFT, LOW_RATE, LOW_LENGTH = 0.1, 0.25, 1.1
+LOOKED_FOR = (
+    "an acceptance line of SGLang (Decode batch ... accept len), vLLM (SpecDecoding metrics) or llama.cpp (draft "
+    "acceptance), an EAGLE3_DEBUG input, or a start line with the speculative algorithm"
+)
+RECORD = "EAGLE3_TRACE=run.jsonl COMMAND, then eagle3-ext doctor run.jsonl"
 
 
 @dataclass
 class AcceptanceSums:
-    """One engine's acceptance lines added up. SGLang prints averages, so its lines count alike; the others print "
-    "counts."""
+    """One engine's acceptance lines added up. SGLang prints averages, so its lines count alike; the others print counts.
+
+    Contradictory lines are counted and shown, and add nothing to any sum.
+    """
 
     lines: int = 0
     lengths: float = 0.0
@@ -28,14 +36,18 @@ class AcceptanceSums:
     drafted: int = 0
     first_position: float = 0.0
     with_positions: int = 0
-    impossible: int = 0
-    first_impossible: int = 0
+    contradictory: int = 0
+    first_contradiction: str = ""
     # Draft counts under which every line so far reads as accepted/proposed, or as (accepted + 1)/draft tokens.
     proposed: set[int] = field(default_factory=lambda: set(range(1, MOST_DRAFTS)))
     with_bonus: set[int] = field(default_factory=lambda: set(range(2, MOST_DRAFTS + 1)))
     lowest_rate: float = 1.0
 
     def add(self, number: int, line: Acceptance) -> None:
+        if line.contradiction:
+            self.contradictory += 1
+            self.first_contradiction = self.first_contradiction or f"line {number}: {line.contradiction}"
+            return
         self.lines += 1
         if line.accept_length is not None:
             self.lengths += line.accept_length
@@ -50,10 +62,7 @@ class AcceptanceSums:
         if line.per_position:
             self.first_position += line.per_position[0]
             self.with_positions += 1
-        if _impossible(line):
-            self.impossible += 1
-            self.first_impossible = self.first_impossible or number
-        elif line.source == "sglang" and line.rate is not None:
+        if line.source == "sglang" and line.rate is not None:
             self._narrow(line.accept_length, line.rate)
 
     def _narrow(self, length: float, rate: float) -> None:
@@ -80,12 +89,6 @@ class AcceptanceSums:
     def counts_bonus(self) -> bool:
         """Only (accepted + 1)/draft tokens explains the rates."""
         return self.with_rate >= ENOUGH_LINES and bool(self.with_bonus) and not self.proposed
-
-
-def _impossible(line: Acceptance) -> bool:
-    rates = (line.rate or 0.0, *line.per_position)
-    more = line.accepted is not None and line.drafted is not None and line.accepted > line.drafted
-    return max(rates) > 1 or more or (line.accept_length is not None and 0 < line.accept_length < 1)
 
 
 @dataclass
@@ -162,8 +165,13 @@ class LogSummary:
 
     def words(self) -> list[str]:
         """What was read, what it proves and what it cannot prove."""
-        lines = [f"{self.counts.read} lines read, {self.counts.damaged} damaged, {self.counts.foreign} foreign"]
-        for engine, sums in self.acceptance.items():
+        counts = self.counts
+        lines = [
+            f"{counts.total} lines: {counts.read} understood, {counts.contradictory} contradictory, {counts.damaged} "
+            f"damaged, {counts.foreign} foreign"
+        ]
+        believed = {engine: sums for engine, sums in self.acceptance.items() if sums.lines}
+        for engine, sums in believed.items():
             parts = [f"{engine}: {sums.lines} lines"]
             if sums.accept_length is not None:
                 parts.append(f"accept length {sums.accept_length:.2f} (bonus included)")
@@ -172,15 +180,26 @@ class LogSummary:
             if sums.with_positions:
                 parts.append(f"first draft {sums.first_position / sums.with_positions:.2f}")
             lines.append(", ".join(parts))
-        if self.acceptance:
+        if believed:
             lines.append(
                 "proves: how much was accepted. Cannot prove: why. A weak drafter, text it was not trained on, wrong "
                 "layers and wrong rows give the same lines."
             )
         lines += _input_words(self.inputs)
-        if not self.counts.read:
-            lines.append("nothing about speculative decoding in this file: is it the server's log, at INFO level?")
         return lines
+
+    def unrecognised(self) -> str:
+        """What was looked for in vain and what to do next, "" where some line said something."""
+        counts = self.counts
+        if counts.read or counts.contradictory:
+            return ""
+        if not counts.total:
+            return f"the file is empty. Record a run: {RECORD}"
+        damaged = f" whole ({counts.damaged} are cut off or altered)" if counts.damaged else ""
+        return (
+            f"of its {counts.total} lines none is{damaged} {LOOKED_FOR}. Name the server's own log (at INFO level), or "
+            f"record a run: {RECORD}"
+        )
 
 
 def _rate_meaning(engine: Source, sums: AcceptanceSums) -> str:
@@ -218,9 +237,14 @@ def _known_width(inputs: DrafterInputs, features_width: int | None) -> list[Find
 
 def _acceptance(engine: Source, sums: AcceptanceSums) -> list[Finding]:
     findings = []
-    if sums.impossible:
-        line = f"{engine}: {sums.impossible} lines, the first is line {sums.first_impossible}"
-        findings.append(found("impossible-numbers", line))
+    if sums.contradictory:
+        lines = sums.lines + sums.contradictory
+        line = f"{engine}: {sums.contradictory} of {lines} lines; the first is {sums.first_contradiction}"
+        # Two processes that write into one file spoil a line now and then; an engine that counts wrongly spoils most.
+        few = sums.contradictory < FEW_CONTRADICTIONS * lines
+        findings.append(found("impossible-numbers", line, severity="note" if few else None))
+    if not sums.lines:
+        return findings
     if sums.counts_bonus:
         count = min(sums.with_bonus)
         line = (

@@ -35,6 +35,7 @@ from typing import TYPE_CHECKING, Any
 import torch
 
 from ..errors import BoundaryError
+from .text_files import open_text
 
 if TYPE_CHECKING:
     from ..drafter import Drafter, DraftTokens
@@ -95,7 +96,9 @@ class Recorder:
         self._drafter_witness = drafter_witness
         self._described: Drafter | None = None
         # "{pid}" keeps the workers of one engine apart.
-        self._file = None if path is None else open(str(path).replace("{pid}", str(os.getpid())), "w", buffering=1)
+        self._file = None if path is None else open(
+            str(path).replace("{pid}", str(os.getpid())), "w", buffering=1, encoding="utf-8"
+        )
 
     def close(self) -> None:
         if self._file is not None:
@@ -261,7 +264,7 @@ def recording(path: str | Path | None = None, drafter_witness: DrafterWitness | 
 
 def read_trace(path: str | Path) -> Iterator[dict[str, Any]]:
     """The events of a trace file. Raises ValueError naming the first line that is none."""
-    with open(path) as file:
+    with open_text(Path(path)) as file:
         for number, line in enumerate(file, 1):
             try:
                 event = json.loads(line)

@@ -16,6 +16,7 @@ Event = dict[str, Any]
 
 MOST_EVENTS = 200_000  # what a diagnosis keeps in memory; more events of one run say nothing new
 EXTENDS = ("prefill extend", "extend")
+JUDGED = (*EXTENDS, "draft step", "draft", "round", "prefill", "verify")  # phases that rules look at
 NEAR_TIE = 0.1  # two tokens whose log-probabilities are closer than this may change places in bf16
 
 
@@ -77,6 +78,15 @@ class Trace:
                 "(trace.recording(drafter_witness=DrafterWitness(checkpoint, model)))"
             )
         return words
+
+    def unrecognised(self) -> str:
+        """What was looked for in vain and what to do next, "" where some event can be judged."""
+        if any(event["phase"] in JUDGED for event in self.events):
+            return ""
+        return (
+            f"none of its {len(self.events)} events is a {', '.join(JUDGED[:-1])} or {JUDGED[-1]}: the run stopped before its "
+            "first forward, or its recorder names phases otherwise. Record it again: EAGLE3_TRACE=run.jsonl COMMAND"
+        )
 
 
 def _rows_of(trace: Trace, event: Event) -> list[int]:
@@ -430,8 +440,8 @@ def drafter(trace: Trace) -> list[Finding]:
         return []
     share, gap = score(AS_FILED)
     wrong = compared[AS_FILED] - right[AS_FILED] - ties[AS_FILED]
-    # Rounding decides near-ties, one token in thirty or so, more where the features are poor; a wrong vocabulary map gives
-    # every token another name at the same probability, so that ties alone are most of the steps.
+    # Rounding decides near-ties, one token in thirty or so, more where the features are poor; a wrong vocabulary map
+    # gives every token another name at the same probability, so that ties alone are most of the steps.
     differs = (wrong >= 3 and 1 - wrong / compared[AS_FILED] < 0.9) or (compared[AS_FILED] >= 8 and -gap > 0.2)
     if not differs and not (compared[AS_FILED] - right[AS_FILED] >= 3 and share < 0.5):
         return []
