@@ -12,6 +12,7 @@ generation prints fewer of them than accepted ones in honest lines, because some
 
 from __future__ import annotations
 
+from itertools import pairwise
 from typing import NamedTuple
 
 MOST_DRAFT_TOKENS = 1000  # per round; no engine drafts more, whatever its tree
@@ -60,7 +61,7 @@ def _counts(accepted: int, drafted: int, length: Printed | None, rate: Printed |
     if accepted > drafted:
         return f"{accepted} accepted of {drafted} drafted"
     if rate is not None and not _close(rate.value, accepted / max(drafted, 1), rate.half):
-        return f"accept rate {rate.value:g}, but {accepted} of {drafted} are {accepted / max(drafted, 1):.3f}"
+        return f"accept rate {rate.value:g}, but {accepted} of {drafted} make {accepted / max(drafted, 1):.5g}"
     if length is None:
         return ""
     # There is one round at least, and every counted round drafts one token at least.
@@ -83,7 +84,7 @@ def _ratio(length: Printed | None, rate: Printed | None) -> str:
 
 
 def _positions(length: Printed | None, positions: tuple[Printed, ...]) -> str:
-    for i, (earlier, later) in enumerate(zip(positions, positions[1:]), 1):
+    for i, (earlier, later) in enumerate(pairwise(positions), 1):
         if later.value > earlier.value + earlier.half + later.half:
             return f"position {i + 1} is accepted more often ({later.value:g}) than position {i} ({earlier.value:g})"
     whole = 1 + sum(position.value for position in positions)

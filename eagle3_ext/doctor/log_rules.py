@@ -195,9 +195,9 @@ class LogSummary:
             return ""
         if not counts.total:
             return f"the file is empty. Record a run: {RECORD}"
-        damaged = f" whole ({counts.damaged} are cut off or altered)" if counts.damaged else ""
+        damaged = f" ({counts.damaged} would be, but cut off or altered)" if counts.damaged else ""
         return (
-            f"of its {counts.total} lines none is{damaged} {LOOKED_FOR}. Name the server's own log (at INFO level), or "
+            f"none of its {counts.total} lines is {LOOKED_FOR}{damaged}. Name the server's own log (at INFO level), or "
             f"record a run: {RECORD}"
         )
 

@@ -123,9 +123,7 @@ _VLLM_FIRST = re.compile(
     rf"Number of speculative tokens: {_COUNT}, Number of accepted tokens: (?P<accepted>{_COUNT}), "
     rf"Number of draft tokens: (?P<drafted>{_COUNT}), Number of emitted tokens: (?P<emitted>{_COUNT})\."
 )
-_LLAMA_COUNTS = (
-    rf"(?P<rate>{_NUMBER}|nan) \( *(?P<accepted>{_COUNT}) accepted / *(?P<drafted>{_COUNT}) generated\)"
-)
+_LLAMA_COUNTS = rf"(?P<rate>{_NUMBER}|nan) \( *(?P<accepted>{_COUNT}) accepted / *(?P<drafted>{_COUNT}) generated\)"
 _LLAMA = re.compile(
     rf"draft acceptance = {_LLAMA_COUNTS}, "
     rf"mean acceptance length = *(?P<length>{_NUMBER}|nan), acceptance rate per position = \((?P<positions>{_RATES})\)"

@@ -30,7 +30,7 @@ import zlib
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, TextIO
 
 import torch
 
@@ -95,10 +95,10 @@ class Recorder:
         self.text = self.round = self.sequence = 0
         self._drafter_witness = drafter_witness
         self._described: Drafter | None = None
-        # "{pid}" keeps the workers of one engine apart.
-        self._file = None if path is None else open(
-            str(path).replace("{pid}", str(os.getpid())), "w", buffering=1, encoding="utf-8"
-        )
+        self._file: TextIO | None = None
+        if path is not None:
+            own_path = str(path).replace("{pid}", str(os.getpid()))  # keeps the workers of one engine apart
+            self._file = open(own_path, "w", buffering=1, encoding="utf-8")
 
     def close(self) -> None:
         if self._file is not None:
