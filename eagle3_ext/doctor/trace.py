@@ -204,9 +204,10 @@ class Recorder:
             width = drafter.config.hidden_size
             self.record("draft step", step=step, rows=batch, width=width, expected_width=width)
         for slot in range(batch):
-            facts = {"tokens": drafts.tokens[slot].tolist(), "log_probs": _numbers(drafts.log_probs[slot])}
+            tokens = drafts.tokens[slot].tolist()
+            facts = {"tokens": tokens, "log_probs": _numbers(drafts.log_probs[slot])}
             if self._drafter_witness is not None:
-                facts["witness"] = self._drafter_witness.draft(count)
+                facts["witness"] = self._drafter_witness.draft(tokens)
             self.record("draft", sequence=slot, **facts)
 
     @contextmanager

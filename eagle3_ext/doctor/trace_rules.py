@@ -5,6 +5,7 @@ from __future__ import annotations
 import statistics
 from collections import Counter, defaultdict
 from collections.abc import Iterable
+from dataclasses import dataclass, field
 from itertools import islice, pairwise
 from typing import Any
 
@@ -17,7 +18,7 @@ Event = dict[str, Any]
 MOST_EVENTS = 200_000  # what a diagnosis keeps in memory; more events of one run say nothing new
 EXTENDS = ("prefill extend", "extend")
 JUDGED = (*EXTENDS, "draft step", "draft", "round", "prefill", "verify")  # phases that rules look at
-NEAR_TIE = 0.1  # two tokens whose log-probabilities are closer than this may change places in bf16
+NEAR_TIE = 0.1  # two tokens whose log-probabilities under one drafter are closer than this may change places in bf16
 
 
 def _key(event: Event) -> Key:
@@ -415,43 +416,58 @@ def _row_pattern(trace: Trace, event: Event, row: int, candidate: WitnessRow) ->
 # ---- the drafter itself
 
 
+@dataclass
+class Agreement:
+    """How one variant of the drafter's witness compares with what was drafted, up to each round's first difference."""
+
+    compared: int = 0
+    right: int = 0
+    near_ties: int = 0
+    gaps: list[float] = field(default_factory=list)  # of the log-probabilities of the two best tokens
+
+    def add(self, event: Event, draft: dict[str, list]) -> None:
+        for i, (token, other) in enumerate(zip(event["tokens"], draft["tokens"])):
+            self.compared += 1
+            self.right += token == other
+            if event["log_probs"][i] is not None:
+                self.gaps.append(abs(event["log_probs"][i] - draft["log_probs"][i]))
+            if token != other:
+                drafted = draft["drafted_log_probs"][i]
+                self.near_ties += drafted is not None and draft["log_probs"][i] - drafted < NEAR_TIE
+                return  # what follows was drafted after different tokens
+
+    @property
+    def gap(self) -> float:
+        return statistics.fmean(self.gaps or [0.0])
+
+    @property
+    def share(self) -> float:
+        return self.right / self.compared
+
+    @property
+    def differs(self) -> bool:
+        """Tokens that no rounding explains, or other probabilities for the same ones."""
+        wrong = self.compared - self.right - self.near_ties
+        return (wrong >= 3 and wrong > 0.1 * self.compared) or (self.compared >= 8 and self.gap > 0.2)
+
+
 def drafter(trace: Trace) -> list[Finding]:
     """What was drafted against plain PyTorch: as filed, and with one thing changed."""
-    right: Counter[str] = Counter()
-    compared: Counter[str] = Counter()
-    ties: Counter[str] = Counter()
-    gaps: dict[str, list[float]] = defaultdict(list)
+    agreements: dict[str, Agreement] = defaultdict(Agreement)
     for event in trace.drafts:
         for name, draft in event.get("witness", {}).items():
-            for i, (token, other) in enumerate(zip(event["tokens"], draft["tokens"])):
-                compared[name] += 1
-                right[name] += token == other
-                gap = None if event["log_probs"][i] is None else abs(event["log_probs"][i] - draft["log_probs"][i])
-                if gap is not None:
-                    gaps[name].append(gap)
-                if token != other:
-                    ties[name] += gap is not None and gap < NEAR_TIE
-                    break  # what follows was drafted after different tokens
-
-    def score(name: str) -> tuple[float, float]:
-        return right[name] / compared[name], -statistics.fmean(gaps[name] or [0.0])
-
-    if not compared[AS_FILED]:
+            agreements[name].add(event, draft)
+    as_filed = agreements[AS_FILED]
+    if not as_filed.differs:
         return []
-    share, gap = score(AS_FILED)
-    wrong = compared[AS_FILED] - right[AS_FILED] - ties[AS_FILED]
-    # Rounding decides near-ties, one token in thirty or so, more where the features are poor; a wrong vocabulary map
-    # gives every token another name at the same probability, so that ties alone are most of the steps.
-    differs = (wrong >= 3 and 1 - wrong / compared[AS_FILED] < 0.9) or (compared[AS_FILED] >= 8 and -gap > 0.2)
-    if not differs and not (compared[AS_FILED] - right[AS_FILED] >= 3 and share < 0.5):
-        return []
-    best = max(compared, key=score)
-    line = f"plain PyTorch as filed drafts the same token in {right[AS_FILED]} of {compared[AS_FILED]} steps"
-    line += f" (log-probabilities {-gap:.2f} apart on average)"
-    best_line = f"with {best}: {right[best]} of {compared[best]} ({-score(best)[1]:.2f} apart)"
-    if best == AS_FILED or score(best)[0] < 0.9:
-        return [found("drafter-differs", line, f"the closest: {best_line}")]
-    return [found("wrong-vocabulary-map" if best.startswith("d2t") else "norm-flag-ignored", line, best_line)]
+    best = max(agreements, key=lambda name: (agreements[name].share, -agreements[name].gap))
+    closest = agreements[best]
+    line = f"plain PyTorch as filed drafts the same token in {as_filed.right} of {as_filed.compared} steps"
+    line += f" (log-probabilities {as_filed.gap:.2f} apart on average)"
+    closest_line = f"with {best}: {closest.right} of {closest.compared} ({closest.gap:.2f} apart)"
+    if best == AS_FILED or closest.share < 0.9:
+        return [found("drafter-differs", line, f"the closest: {closest_line}")]
+    return [found("wrong-vocabulary-map" if best.startswith("d2t") else "norm-flag-ignored", line, closest_line)]
 
 
 # ---- acceptance
