@@ -167,6 +167,9 @@ def doctor(
 ) -> None:
     """Say why acceptance is low: findings with their evidence, worst first.
 
+    EAGLE3_TRACE=run.jsonl in the environment of a run with this package records a trace; engines feed one by
+    eagle3_ext.doctor.trace.record.
+
     Exit status 1 when something is wrong, 2 when a file cannot be read or nothing in it was recognised.
     """
     _check_writable(json_file)

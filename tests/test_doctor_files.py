@@ -140,6 +140,18 @@ def test_an_open_rate_is_called_open(tmp_path):
     assert diagnosis.healthy and any("stays open" in line for line in diagnosis.read[str(path)])
 
 
+def test_a_draft_count_is_named_only_where_the_lines_determine_it(tmp_path):
+    path = tmp_path / "server.log"
+    for lines, words in (
+        (decode_line(2.6, 0.53) * 3, "as accepted / 3"),
+        (decode_line(1.0, 0.0) * 3, "as accepted / drafts"),
+        (decode_line(3.6, 0.4) + decode_line(3.9, 0.43) + decode_line(4.2, 0.47), "as (accepted + 1) / 9"),
+        (decode_line(1.0, 0.02) * 3, "as (accepted + 1) / draft tokens"),
+    ):
+        path.write_text(lines)
+        assert any(line.endswith(words) for line in diagnose([path]).read[str(path)]), words
+
+
 def test_a_checkpoint_sharpens_a_log(tmp_path):
     path = tmp_path / "server.log"
     path.write_text(start_line("EAGLE", "some/drafter") + debug_line(5, 14336, 1) * 2)

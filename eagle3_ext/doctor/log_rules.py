@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections import Counter
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 
 from .findings import Finding, found
 from .logs import Acceptance, DrafterInput, LineCounts, LogLine, ServerArguments, Source
@@ -41,7 +41,6 @@ class AcceptanceSums:
     # Draft counts under which every line so far reads as accepted/proposed, or as (accepted + 1)/draft tokens.
     proposed: set[int] = field(default_factory=lambda: set(range(1, MOST_DRAFTS)))
     with_bonus: set[int] = field(default_factory=lambda: set(range(2, MOST_DRAFTS + 1)))
-    lowest_rate: float = 1.0
 
     def add(self, number: int, line: Acceptance) -> None:
         if line.contradiction:
@@ -55,7 +54,6 @@ class AcceptanceSums:
         if line.rate is not None:
             self.rates += line.rate
             self.with_rate += 1
-            self.lowest_rate = min(self.lowest_rate, line.rate)
         if line.accepted is not None and line.drafted is not None:
             self.accepted += line.accepted
             self.drafted += line.drafted
@@ -89,6 +87,13 @@ class AcceptanceSums:
     def counts_bonus(self) -> bool:
         """Only (accepted + 1)/draft tokens explains the rates."""
         return self.with_rate >= ENOUGH_LINES and bool(self.with_bonus) and not self.proposed
+
+    @property
+    def rate_without_bonus(self) -> float | None:
+        """`rate`, computed anew where the printed one counts the bonus; None where the draft count stays open."""
+        if not self.counts_bonus:
+            return self.rate
+        return (self.accept_length - 1) / (min(self.with_bonus) - 1) if len(self.with_bonus) == 1 else None
 
 
 @dataclass
@@ -161,7 +166,7 @@ class LogSummary:
         findings = _algorithm(self, features_width) + _inputs(self.inputs) + _known_width(self.inputs, features_width)
         for engine, sums in self.acceptance.items():
             findings += _acceptance(engine, sums)
-        return [found(one.id, *one.evidence, source=source, severity=one.severity, **one.details) for one in findings]
+        return [replace(finding, source=source) for finding in findings]
 
     def words(self) -> list[str]:
         """What was read, what it proves and what it cannot prove."""
@@ -183,7 +188,7 @@ class LogSummary:
         if believed:
             lines.append(
                 "proves: how much was accepted. Cannot prove: why. A weak drafter, text it was not trained on, wrong "
-                "layers and wrong rows give the same lines."
+                f"layers and wrong rows give the same lines; a trace tells them apart: {RECORD}"
             )
         lines += _input_words(self.inputs)
         return lines
@@ -206,10 +211,15 @@ def _rate_meaning(engine: Source, sums: AcceptanceSums) -> str:
     if engine != "sglang":
         return ""
     if sums.counts_bonus:
-        return f", as (accepted + 1) / {min(sums.with_bonus)}"
+        return f", as (accepted + 1) / {_one_of(sums.with_bonus, 'draft tokens')}"
     if sums.proposed and not sums.with_bonus:
-        return f", as accepted / {min(sums.proposed)}"
+        return f", as accepted / {_one_of(sums.proposed, 'drafts')}"
     return ", whether it counts the bonus stays open" if sums.with_rate else ""
+
+
+def _one_of(counts: set[int], unit: str) -> str:
+    """The one draft count that explains all lines, or the unit where several do."""
+    return str(min(counts)) if len(counts) == 1 else unit
 
 
 def _algorithm(summary: LogSummary, features_width: int | None) -> list[Finding]:
@@ -232,7 +242,8 @@ def _known_width(inputs: DrafterInputs, features_width: int | None) -> list[Find
     if not others:
         return []
     shown = ", ".join(f"{width} in {count} lines" for width, count in others.items())
-    return [found("width-mismatch", f"width {shown}; the drafter's checkpoint fuses {features_width}")]
+    line = f"width {shown}; the named checkpoint fuses {features_width}, unless it is another drafter's than the log"
+    return [found("width-mismatch", line)]
 
 
 def _acceptance(engine: Source, sums: AcceptanceSums) -> list[Finding]:
@@ -246,26 +257,25 @@ def _acceptance(engine: Source, sums: AcceptanceSums) -> list[Finding]:
     if not sums.lines:
         return findings
     if sums.counts_bonus:
-        count = min(sums.with_bonus)
+        count = _one_of(sums.with_bonus, "draft tokens")
         line = (
             f"{sums.with_rate} lines fit accept length / {count}; no number of drafts fits (accept length - 1) / drafts"
         )
-        findings.append(found("bonus-counted", line, f"a round that accepts nothing prints {1 / count:.2f}"))
-    length, rate = sums.accept_length, sums.rate
+        findings.append(
+            found("bonus-counted", line, f"a round that accepts nothing prints {1 / max(sums.with_bonus):.2f}")
+        )
+    length, rate = sums.accept_length, sums.rate_without_bonus
     first = sums.first_position / sums.with_positions if sums.with_positions else None
-    true_rate = rate
-    if sums.counts_bonus and length is not None:
-        true_rate = (length - 1) / (min(sums.with_bonus) - 1)
     numbers = f"{engine}, {sums.lines} lines: " + ", ".join(
         f"{name} {value:.3f}"
-        for name, value in (("accept length", length), ("rate without the bonus", true_rate), ("first draft", first))
+        for name, value in (("accept length", length), ("rate without the bonus", rate), ("first draft", first))
         if value is not None
     )
     # The most telling number decides: the first draft's, then the length, then the rate over all positions.
     if first is not None:
         useless, low = first < USELESS_FIRST_DRAFT, first < LOW_RATE
     elif length is not None:
-        useless, low = length < LOW_LENGTH, true_rate is not None and true_rate < LOW_RATE
+        useless, low = length < LOW_LENGTH, rate is not None and rate < LOW_RATE
     else:
         useless, low = rate is not None and rate < 0.03, rate is not None and rate < LOW_RATE
     if useless:
