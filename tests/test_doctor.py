@@ -63,15 +63,15 @@ def test_a_healthy_batch_is_not_accused():
 
 
 def drafted(tokens: list[int], log_probs: list[float], **witness: tuple[list, list, list]) -> dict:
-    """A draft event; per variant of the witness its tokens, their log-probabilities, and those of the drafted tokens."""
+    """A draft event; per variant of the witness its tokens, their log-probabilities, those of the drafted tokens."""
     names = ("tokens", "log_probs", "drafted_log_probs")
     variants = {name.replace("_", " "): dict(zip(names, values)) for name, values in witness.items()}
     return {"phase": "draft", "tokens": tokens, "log_probs": log_probs, "witness": variants}
 
 
 def test_rounding_excuses_a_token_and_nothing_else_does():
-    """Another token is a near-tie when the witness itself finds it nearly as probable as its own, however the two sides'
-    log-probabilities compare: under a wrong vocabulary map they are equal."""
+    """Another token is a near-tie when the witness itself finds it nearly as probable as its own, however the two
+    sides' log-probabilities compare: under a wrong vocabulary map they are equal."""
     near_tie = drafted([5, 9], [-1.0, -2.0], as_the_file_says=([6, 9], [-0.98, -2.0], [-1.02, -2.0]))
     assert diagnose_trace([near_tie] * 20) == []
     known = drafted([5, 9], [-1.0, -2.0], as_the_file_says=([6, 9], [-1.0, -2.0], [-7.0, -2.0]))

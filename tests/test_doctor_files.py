@@ -1,4 +1,4 @@
-"""`eagle3-ext doctor` on files: what logs, traces and checkpoints say, what they cannot, and what is no input at all."""
+"""`eagle3-ext doctor` on files: what logs, traces and checkpoints say, what they cannot, and what is no input."""
 
 from __future__ import annotations
 
@@ -130,6 +130,14 @@ def test_the_founding_story_is_not_overclaimed(tmp_path):
         "right in a draft step",
     ):
         assert words in result.output
+
+
+def test_a_start_line_alone_is_told_what_is_missing(tmp_path):
+    path = tmp_path / "server.log"
+    path.write_text(start_line("EAGLE3"))
+    (words,) = diagnose([path]).read.values()
+    assert "started with algorithm EAGLE3, drafter lightseekorg/kimi-k2.5-eagle3" in words[1]
+    assert "no acceptance line" in words[2]
 
 
 def test_an_open_rate_is_called_open(tmp_path):

@@ -53,12 +53,13 @@ DEBUG = (
 )
 # Numbers that engines printed: they look odd and are honest.
 HONEST = (
-    "Speculative metrics: Draft acceptance rate: 0.675, System efficiency: 0.531, Number of speculative tokens: 4, Number "
-    "of accepted tokens: 8485, Number of draft tokens: 12564, Number of emitted tokens: 8347.\n",  # emitted < accepted
-    "draft acceptance = 0.62008 ( 1797 accepted /  2898 generated), mean acceptance length =  2.24, acceptance rate per "
-    "position = (0.727, 0.513)\n",
-    "draft acceptance = 0.64479 (  167 accepted /   259 generated), mean acceptance length =  2.92, acceptance rate per "
-    "position = (0.805, 0.632, 0.483)\n",  # 259 drafted in 87 rounds of up to 3
+    "Speculative metrics: Draft acceptance rate: 0.675, System efficiency: 0.531, Number of speculative tokens: 4, "
+    # Fewer emitted than accepted.
+    "Number of accepted tokens: 8485, Number of draft tokens: 12564, Number of emitted tokens: 8347.\n",
+    "draft acceptance = 0.62008 ( 1797 accepted /  2898 generated), mean acceptance length =  2.24, acceptance rate "
+    "per position = (0.727, 0.513)\n",
+    "draft acceptance = 0.64479 (  167 accepted /   259 generated), mean acceptance length =  2.92, acceptance rate "
+    "per position = (0.805, 0.632, 0.483)\n",  # 259 drafted in 87 rounds of up to 3
 )
 WHOLE = (VLLM_NOW, VLLM_BETWEEN, VLLM_EARLIER, VLLM_FIRST, SGLANG, LLAMA, DEBUG)
 
@@ -235,7 +236,8 @@ def test_no_run_that_an_engine_can_print_is_called_contradictory():
             f"throughput: 2.00 tokens/s, {vllm}, Per-position acceptance rate: {listed}, Avg Draft acceptance rate: "
             f"{accepted / drafted * 100:.1f}%",
             f"SpecDecoding metrics: Draft acceptance rate: {accepted / drafted * 100:.1f}%, {vllm}",
-            f"draft acceptance = {llama}, mean acceptance length = {length:5.2f}, acceptance rate per position = ({listed})",
+            f"draft acceptance = {llama}, mean acceptance length = {length:5.2f}, acceptance rate per position = "
+            f"({listed})",
             f"draft acceptance = {llama}, mean len = {length:5.2f}",
             *(SGLANG.replace("2.50", f"{length:.2f}").replace("0.50", f"{rate:.2f}")
               for rate in (accepted / drafted, (accepted + rounds) / (rounds * (depth + 1)))),

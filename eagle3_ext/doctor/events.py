@@ -80,8 +80,8 @@ class Trace:
         if any(event["phase"] in JUDGED for event in self.events):
             return ""
         return (
-            f"none of its {len(self.events)} events is a {', '.join(JUDGED[:-1])} or {JUDGED[-1]}: the run stopped before its "
-            "first forward, or its recorder names phases otherwise. Record it again: EAGLE3_TRACE=run.jsonl COMMAND"
+            f"none of its {len(self.events)} events is a {', '.join(JUDGED[:-1])} or {JUDGED[-1]}: the run stopped "
+            "before its first forward, or its recorder names phases otherwise. Record it again: EAGLE3_TRACE=run.jsonl COMMAND"
         )
 
 

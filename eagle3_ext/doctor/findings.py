@@ -61,8 +61,8 @@ def worst_first(findings: list[Finding]) -> list[Finding]:
 
 
 _TRACE = (
-    "Record the run with EAGLE3_TRACE=run.jsonl (a transformers target) or feed eagle3_ext.doctor.trace.record from the "
-    "engine, then run `eagle3-ext doctor run.jsonl`."
+    "Record the run with EAGLE3_TRACE=run.jsonl (a transformers target) or feed eagle3_ext.doctor.trace.record from "
+    "the engine, then run `eagle3-ext doctor run.jsonl`."
 )
 
 CATALOGUE: dict[str, Entry] = {
@@ -249,8 +249,8 @@ CATALOGUE: dict[str, Entry] = {
     "features-only-in-prefill": Entry(
         "suspect",
         "full-width features in prefill lines only, width H ever after",
-        "Prefill right, decode wrong: the fault this project began with looks like this. So does a healthy engine whose "
-        "extend runs from a CUDA graph: a line does not say its phase, and width H is right in a draft step.",
+        "Prefill right, decode wrong: the fault this project began with looks like this. So does a healthy engine "
+        "whose extend runs from a CUDA graph: a line does not say its phase, and width H is right in a draft step.",
         "One line of the full width after the first decode lines refutes it. A replayed graph prints nothing: repeat "
         "with SGLANG_DISABLE_DRAFT_EXTEND_CUDA_GRAPH=1 and with forward_mode in the line.",
         _TRACE,
@@ -292,9 +292,9 @@ CATALOGUE: dict[str, Entry] = {
     "impossible-numbers": Entry(
         "suspect",
         "lines whose numbers contradict each other",
-        "A rate above 1, more accepted than drafted, a length that is not the sum of its positions: counts were mixed, a "
-        "denominator comes from another setting, or the line was edited or written over. Nothing in such a line is used "
-        "here.",
+        "A rate above 1, more accepted than drafted, a length that is not the sum of its positions: counts were mixed, "
+        "a denominator comes from another setting, or the line was edited or written over. Nothing in such a line is "
+        "used here.",
         "Recompute rate and length from the counts the engine exports (its metrics endpoint).",
         "Read the other lines. In SGLang a rate above 1 comes with a right accept length in some releases.",
     ),

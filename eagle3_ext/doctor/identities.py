@@ -1,13 +1,13 @@
 """What must hold between the numbers of one acceptance line. A line that breaks it is not believed in anything.
 
-    rate = accepted / drafted                       vLLM, llama.cpp
-    accept length - 1 = accepted / rounds           vLLM, llama.cpp
-    accept length - 1 = sum of the positions' rates vLLM, llama.cpp: position i counts the rounds that accept i + 1 drafts
-    rate = (accept length - 1) / drafts per round   SGLang; older releases accept length / draft tokens per round
+    rate = accepted / drafted                          vLLM, llama.cpp
+    accept length - 1 = accepted / rounds              vLLM, llama.cpp
+    accept length - 1 = sum of the rates per position  vLLM, llama.cpp; rate i is of rounds that accept i + 1 or more
+    rate = (accept length - 1) / drafts per round      SGLang; older releases accept length / draft tokens per round
 
 Numbers are compared as far as they were printed: one with d decimals stands for everything within half a unit of the
-last, and sums of such numbers for everything within the sum of their halves. Emitted tokens are left alone: vLLM's first
-generation prints fewer of them than accepted ones in honest lines, because some accepted tokens are cut off again.
+last, and sums of such numbers for everything within the sum of their halves. Emitted tokens are left alone: vLLM's
+first generation prints fewer of them than accepted ones in honest lines.
 """
 
 from __future__ import annotations

@@ -22,7 +22,7 @@ RECORD = "EAGLE3_TRACE=run.jsonl COMMAND, then eagle3-ext doctor run.jsonl"
 
 @dataclass
 class AcceptanceSums:
-    """One engine's acceptance lines added up. SGLang prints averages, so its lines count alike; the others print counts.
+    """One engine's acceptance lines added up. SGLang prints averages, so its lines count alike; others print counts.
 
     Contradictory lines are counted and shown, and add nothing to any sum.
     """
@@ -175,6 +175,8 @@ class LogSummary:
             f"{counts.total} lines: {counts.read} understood, {counts.contradictory} contradictory, {counts.damaged} "
             f"damaged, {counts.foreign} foreign"
         ]
+        if self.arguments is not None:
+            lines.append(f"started with algorithm {self.arguments.algorithm}, drafter {_drafter_name(self.arguments)}")
         believed = {engine: sums for engine, sums in self.acceptance.items() if sums.lines}
         for engine, sums in believed.items():
             parts = [f"{engine}: {sums.lines} lines"]
@@ -190,6 +192,8 @@ class LogSummary:
                 "proves: how much was accepted. Cannot prove: why. A weak drafter, text it was not trained on, wrong "
                 f"layers and wrong rows give the same lines; a trace tells them apart: {RECORD}"
             )
+        elif self.arguments is not None:
+            lines.append("no acceptance line: nothing was decoded yet, or the log level hides it")
         lines += _input_words(self.inputs)
         return lines
 
@@ -226,11 +230,15 @@ def _algorithm(summary: LogSummary, features_width: int | None) -> list[Finding]
     arguments = summary.arguments
     if arguments is None or arguments.algorithm.upper() not in ("EAGLE", "NEXTN"):
         return []
-    evidence = [f"started with algorithm {arguments.algorithm}, drafter {arguments.draft_model or 'not named'}"]
+    evidence = [f"started with algorithm {arguments.algorithm}, drafter {_drafter_name(arguments)}"]
     named = "eagle3" in (arguments.draft_model or "").lower().replace("-", "").replace("_", "")
     if features_width is not None:
         evidence.append(f"the drafter's checkpoint fuses features of width {features_width}")
     return [found("eagle-algorithm", *evidence)] if named or features_width is not None else []
+
+
+def _drafter_name(arguments: ServerArguments) -> str:
+    return arguments.draft_model or "not named"
 
 
 def _known_width(inputs: DrafterInputs, features_width: int | None) -> list[Finding]:

@@ -121,8 +121,8 @@ class DrafterWitness:
     def draft(self, drafted: Sequence[int]) -> dict[str, dict[str, list]]:
         """What each variant drafts, next to the tokens really drafted; {} where it could not follow.
 
-        Per variant `tokens`, their `log_probs`, and `drafted_log_probs`: what it gives the really drafted tokens, None for
-        one it has no logit for. All mean something up to the first token that differs.
+        Per variant `tokens`, their `log_probs`, and `drafted_log_probs`: what it gives the really drafted tokens, None
+        for one it has no logit for. All mean something up to the first token that differs.
         """
         drafts = {}
         for name, drafter in self._drafters.items() if self._follows else ():
