@@ -165,7 +165,13 @@ def doctor(
     files: Annotated[list[Path], typer.Argument(help="traces, engine logs and drafter checkpoint folders, in any mix")],
     json_file: JsonFile = None,
 ) -> None:
-    """Say why acceptance is low: findings with their evidence, worst first. Exit status 1 when something is wrong."""
+    """Say why acceptance is low: findings with their evidence, worst first.
+
+    EAGLE3_TRACE=run.jsonl in the environment of a run with this package records a trace; engines feed one by
+    eagle3_ext.doctor.trace.record.
+
+    Exit status 1 when something is wrong, 2 when a file cannot be read or nothing in it was recognised.
+    """
     _check_writable(json_file)
     from rich.console import Console
 
@@ -181,8 +187,7 @@ def doctor(
     print_diagnosis(diagnosis, Console())
     if json_file is not None:
         json_file.write_text(json.dumps(diagnosis.to_dict(), indent=2) + "\n")
-    if not diagnosis.healthy:
-        raise typer.Exit(1)
+    raise typer.Exit(diagnosis.exit_status)
 
 
 @app.command()

@@ -7,10 +7,11 @@ import json
 import pytest
 import torch
 from cases import CASES as table_of_ops
+from loops import small_loop
 from typer.testing import CliRunner
 
-from eagle3_ext import bench
-from eagle3_ext.bench import gpu, measure
+from eagle3_ext import SpeculativeDecoder, bench
+from eagle3_ext.bench import gpu, measure, trace_cost
 from eagle3_ext.bench.gpu_cases import CASES, DRY, Sizes
 from eagle3_ext.cli import app
 
@@ -90,3 +91,17 @@ def test_a_draft_step_reads_the_published_number_of_bytes():
     h, i, heads, head_dim, vocab = 7168, 18432, 64, 128, 32000
     by_hand = 3 * heads * head_dim * 2 * h + h * heads * head_dim + 3 * h * i + vocab * h
     assert gpu.step_bytes(gpu.DRAFTERS["Kimi-K2.5"]) == 2 * by_hand
+
+
+def test_the_checks_of_a_trace_that_is_off_are_counted():
+    """Five in a round that drafts and is not the last: its begin, the draft, the capture, its end, the extend."""
+    loop = small_loop(0, 3)
+    decoder = SpeculativeDecoder(*loop.parts(), 3)
+    with trace_cost.counted_checks() as counter:
+        rounds = decoder.generate(loop.prompts[0], 16, ()).stats.rounds
+    prefill, last = 3, 4  # the text, its capture and its extend; a last round has no extend
+    assert counter.reads == prefill + 5 * (rounds - 1) + last
+    reads = counter.reads
+    decoder.generate(loop.prompts[0], 16, ())
+    assert counter.reads == reads, "the real module is back"
+    assert 0 <= trace_cost.check_seconds() < 1e-5

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import codecs
 import math
 import random
 import re
@@ -50,6 +51,16 @@ DEBUG = (
     "embed_shape=torch.Size([1, 7168]), hs_norm=131.0000, hs_first5=[0.0123, -1.5, 2e-05, 0.25, -0.0625], "
     "embed_norm=1.2422\n"
 )
+# Numbers that engines printed: they look odd and are honest.
+HONEST = (
+    "Speculative metrics: Draft acceptance rate: 0.675, System efficiency: 0.531, Number of speculative tokens: 4, "
+    # Fewer emitted than accepted.
+    "Number of accepted tokens: 8485, Number of draft tokens: 12564, Number of emitted tokens: 8347.\n",
+    "draft acceptance = 0.62008 ( 1797 accepted /  2898 generated), mean acceptance length =  2.24, acceptance rate "
+    "per position = (0.727, 0.513)\n",
+    "draft acceptance = 0.64479 (  167 accepted /   259 generated), mean acceptance length =  2.92, acceptance rate "
+    "per position = (0.805, 0.632, 0.483)\n",  # 259 drafted in 87 rounds of up to 3
+)
 WHOLE = (VLLM_NOW, VLLM_BETWEEN, VLLM_EARLIER, VLLM_FIRST, SGLANG, LLAMA, DEBUG)
 
 
@@ -57,8 +68,9 @@ def test_vllm_now():
     found = parse_line(VLLM_NOW)
     assert found == Acceptance("vllm", "EngineCore_DP1 pid=7", 2.8, 0.45, 90, 200, None, (0.8, 0.6, 0.3, 0.1))
     assert found.rounds == 50  # 90 / 1.8
-    one = parse_line(VLLM_NOW.replace("0.800, 0.600, 0.300, 0.100", "0.800"))
-    assert one.per_position == (0.8,)
+    one = VLLM_NOW.replace("0.800, 0.600, 0.300, 0.100", "0.800").replace("2.80", "1.80").replace("45.0", "80.0")
+    one = parse_line(one.replace("90 tokens", "40 tokens").replace("200 tokens", "50 tokens"))
+    assert one.per_position == (0.8,) and one.rounds == 50 and not one.contradiction
     unmeasured = parse_line(VLLM_NOW.replace("45.0%", "nan%"))
     assert unmeasured.rate is None and unmeasured.accept_length == 2.8
 
@@ -72,6 +84,8 @@ def test_vllm_earlier():
     assert between.per_position == (0.8, 0.6, 0.3, 0.1) and between.accept_length == 2.8
     with pytest.raises(DamagedLine):
         parse_line(VLLM_BETWEEN.replace(", 0.100", ""))
+    without_bonus = parse_line(VLLM_BETWEEN.replace("2.80", "1.80"))  # as releases before 0.9 print it
+    assert without_bonus.accept_length is None and without_bonus.per_position == between.per_position
 
 
 def test_sglang():
@@ -83,7 +97,8 @@ def test_sglang():
     assert parse_line(SGLANG.replace("cuda graph: True", "cuda graph: False")).graph is False
     assert parse_line(SGLANG.replace("Decode batch.", "Prefill batch,")) is None
     assert parse_line(SGLANG.replace("accept len: 2.50, accept rate: 0.50, ", "")) is None, "no speculation"
-    assert parse_line(SGLANG.replace("0.50", "1.25")).rate == 1.25  # the findings flag it
+    assert parse_line(SGLANG.replace("0.50", "1.25")).rate == 1.25  # and contradictory, see below
+    assert parse_line(SGLANG.replace("2.50", "0.00").replace("0.50", "0.00")) is None, "no round since the last line"
 
 
 def test_llama_cpp():
@@ -92,6 +107,8 @@ def test_llama_cpp():
     assert found.per_position == (0.75, 0.5, 0.25) and found.rounds == 40
     earlier = parse_line("draft acceptance rate = 0.57576 (  171 accepted /   297 generated)\n")
     assert (earlier.rate, earlier.accepted, earlier.drafted, earlier.accept_length) == (0.57576, 171, 297, None)
+    newest = parse_line("draft acceptance = 0.64479 (  167 accepted /   259 generated), mean len =  2.92\n")
+    assert (newest.accept_length, newest.per_position, newest.rounds) == (2.92, (), 87)
 
 
 def test_drafter_input():
@@ -113,12 +130,41 @@ def test_server_arguments():
     assert typed == ServerArguments("EAGLE3", "c/d")
 
 
-def test_damaged_and_foreign_lines_are_counted():
-    lines = [SGLANG, "INFO: 200 OK\n", VLLM_NOW[:150] + "\n", "\n", LLAMA, DEBUG[:-1]]
+def test_lines_are_counted_by_what_they_are():
+    lines = [SGLANG, "INFO: 200 OK\n", VLLM_NOW[:150] + "\n", "\n", LLAMA, LLAMA.replace("2.50", "9.90"), DEBUG[:-1]]
     counts = LineCounts()
     found = list(read_lines([line.encode() for line in lines], counts))
-    assert [number for number, _ in found] == [1, 5]
-    assert (counts.read, counts.damaged, counts.foreign) == (2, 2, 2)
+    assert [(number, bool(line.contradiction)) for number, line in found] == [(1, False), (5, False), (6, True)]
+    assert counts == LineCounts(read=2, contradictory=1, damaged=2, foreign=2) and counts.total == 7
+
+
+# ---- encodings
+
+
+@pytest.mark.parametrize("encoding", ["utf-8", "utf-8-sig", "utf-16", "utf-16-be"])
+def test_a_log_in_the_encoding_a_shell_wrote_it_in(tmp_path, encoding):
+    text = f"\ufeff{DEBUG}" if encoding == "utf-16-be" else DEBUG  # which Python writes without its mark
+    path = tmp_path / "server.log"
+    path.write_bytes((text + "caf\u00e9 \u010a\U0001f600\n" + SGLANG + VLLM_NOW).replace("\n", "\r\n").encode(encoding))
+    counts = LineCounts()
+    found = list(read_log(path, counts))
+    assert found == [(1, parse_line(DEBUG)), (3, parse_line(SGLANG)), (4, parse_line(VLLM_NOW))]
+    assert counts == LineCounts(read=3, foreign=1)
+
+
+@pytest.mark.parametrize("mark", [b"", codecs.BOM_UTF8, codecs.BOM_UTF16_LE, codecs.BOM_UTF16_BE])
+def test_bytes_that_are_no_text_never_crash(tmp_path, mark):
+    """Random bytes, a lone surrogate, half a character at the end; whole lines among them are found all the same."""
+    encode = {codecs.BOM_UTF16_LE: "utf-16-le", codecs.BOM_UTF16_BE: "utf-16-be"}.get(mark, "utf-8")
+    newline = "\n".encode(encode)
+    noise = random.Random(0).randbytes(20_000) + "\ud800".encode(encode, "surrogatepass")
+    path = tmp_path / "server.log"
+    path.write_bytes(
+        mark + noise + newline + SGLANG.encode(encode) + noise + newline + VLLM_NOW.encode(encode) + b"\xd8"
+    )
+    counts = LineCounts()
+    found = [line for _, line in read_log(path, counts)]
+    assert found == [parse_line(SGLANG), parse_line(VLLM_NOW)] and counts.contradictory == counts.damaged == 0
 
 
 @pytest.mark.parametrize("line", WHOLE, ids=lambda line: line[:24])
@@ -128,6 +174,85 @@ def test_no_cut_line_is_read_differently(line):
     for end in range(len(line.rstrip()) - 1):
         for _, value in read_lines([line[:end].encode()], LineCounts()):
             assert value == whole, line[:end]
+
+
+# ---- numbers that contradict each other
+
+
+@pytest.mark.parametrize("line", (*WHOLE, *HONEST), ids=lambda line: line[-40:].strip())
+def test_honest_lines_are_believed(line):
+    assert not getattr(parse_line(line), "contradiction", "")
+
+
+CONTRADICTIONS = (
+    (VLLM_NOW.replace("2.80", "9.90"), "accept length 9.9, but the positions' rates sum to 1.8"),
+    (VLLM_NOW.replace("2.80", "2.81").replace("0.800", "0.805"), None),  # 1.810 against 1.805: rounding can do that
+    (VLLM_NOW.replace("2.80", "2.82").replace("0.800", "0.813"), None),  # 0.005 + 4 * 0.0005 apart, the very edge
+    (VLLM_NOW.replace("2.80", "2.82").replace("0.800", "0.812"), "accept length 2.82, but the positions"),
+    (VLLM_NOW.replace("2.80", "2.82"), "accept length 2.82, but the positions' rates sum to 1.8"),
+    (VLLM_NOW.replace("0.800", "1.800"), "rate of position 1 is 1.8, above 1"),
+    (VLLM_NOW.replace("45.0%", "145.0%"), "accept rate is 1.45, above 1"),
+    (VLLM_NOW.replace("90 tokens", "900 tokens"), "900 accepted of 200 drafted"),
+    (VLLM_NOW.replace("45.0%", "45.1%"), "accept rate 0.451, but 90 of 200 make 0.45"),
+    (VLLM_NOW.replace("2.80", "0.80"), "accept length is 0.8, below 1"),
+    (VLLM_NOW.replace("0.600, 0.300", "0.300, 0.600"), "position 3 is accepted more often (0.6) than position 2 (0.3)"),
+    (VLLM_FIRST.replace("0.500", "0.700"), "accept rate 0.7, but 30 of 60 make 0.5"),
+    (VLLM_EARLIER.replace("30", "70"), "70 accepted of 60 drafted"),
+    (LLAMA.replace("0.50847", "0.50849"), "accept rate 0.50849, but 60 of 118 make 0.50847"),
+    (LLAMA.replace("2.50", "9.90"), "accept length 9.9, but the positions' rates sum to 1.5"),
+    ("draft acceptance = 0.50000 (    2 accepted /     4 generated), mean len =  9.90\n", "9.9, but 2 accepted in all"),
+    ("draft acceptance = 0.50000 (   50 accepted /   100 generated), mean len =  1.20\n", "takes more than 100 rounds"),
+    (SGLANG.replace("0.50", "1.25"), "accept rate is 1.25, above 1"),
+    (SGLANG.replace("2.50", "0.70"), "accept length is 0.7, below 1"),
+    (SGLANG.replace("2.50", "1.20").replace("0.50", "0.90"), "1.2 and accept rate 0.9 fit no number of drafts"),
+    (SGLANG.replace("2.50", "9.90").replace("0.50", "0.00"), "9.9 and accept rate 0 fit no number of drafts"),
+)
+
+
+@pytest.mark.parametrize(("line", "words"), CONTRADICTIONS, ids=[words or "rounding" for _, words in CONTRADICTIONS])
+def test_contradictory_lines(line, words):
+    contradiction = parse_line(line).contradiction
+    assert contradiction == "" if words is None else words in contradiction, contradiction
+
+
+def random_round_counts(generator: random.Random, depth: int) -> list[int]:
+    quality = generator.random()
+    return [sum(generator.random() < quality for _ in range(depth)) for _ in range(generator.choice((1, 3, 87, 400)))]
+
+
+def test_no_run_that_an_engine_can_print_is_called_contradictory():
+    """Two thousand random runs, printed by the engines' own formulas from their counts, in every format."""
+    generator = random.Random(1)
+    for _ in range(2000):
+        depth = generator.choice((1, 3, 7, 15))
+        accepted_by_round = random_round_counts(generator, depth)
+        rounds, accepted = len(accepted_by_round), sum(accepted_by_round)
+        drafted, length = rounds * depth, 1 + accepted / rounds
+        listed = ", ".join(f"{sum(a > i for a in accepted_by_round) / rounds:.3f}" for i in range(depth))
+        vllm = f"Accepted: {accepted} tokens, Drafted: {drafted} tokens"
+        llama = f"{accepted / drafted:0.5f} ({accepted:5d} accepted / {drafted:5d} generated)"
+        lines = [
+            f"SpecDecoding metrics: Mean acceptance length: {length:.2f}, Accepted throughput: 1.00 tokens/s, Drafted "
+            f"throughput: 2.00 tokens/s, {vllm}, Per-position acceptance rate: {listed}, Avg Draft acceptance rate: "
+            f"{accepted / drafted * 100:.1f}%",
+            f"SpecDecoding metrics: Draft acceptance rate: {accepted / drafted * 100:.1f}%, {vllm}",
+            f"draft acceptance = {llama}, mean acceptance length = {length:5.2f}, acceptance rate per position = "
+            f"({listed})",
+            f"draft acceptance = {llama}, mean len = {length:5.2f}",
+            *(SGLANG.replace("2.50", f"{length:.2f}").replace("0.50", f"{rate:.2f}")
+              for rate in (accepted / drafted, (accepted + rounds) / (rounds * (depth + 1)))),
+        ]  # fmt: skip
+        lines += [
+            f"SpecDecoding metrics: Draft acceptance rate: {accepted / drafted * 100:.1f}%, Mean acceptance length: "
+            f"{mean:.2f}, {vllm}, Per-position acceptance rate: {listed}"
+            for mean in (length, length - 1)
+        ]
+        for line in lines:
+            found = parse_line(line)
+            assert found.contradiction == "", (line, found.contradiction)
+
+
+# ---- damage
 
 
 def numbers_of(found) -> list[float]:
@@ -172,8 +297,9 @@ def test_eight_thousand_mutated_lines_neither_crash_nor_invent():
     lines = [mutate(generator.choice(WHOLE), generator) for _ in range(8000)]
     counts = LineCounts()
     found = dict(read_lines([line.encode("utf-8", errors="surrogatepass") for line in lines], counts))
-    assert counts.read + counts.damaged + counts.foreign == 8000
+    assert counts.total == 8000
     assert counts.read > 500 and counts.damaged > 2000, "the mutations must leave some lines whole and break many"
+    assert counts.contradictory > 20, "and turn some numbers into others"
     for number, value in found.items():
         printed = {float(text) for text in re.findall(r"(?<![\d.])-?\d+(?:\.\d+)?(?:e[+-]?\d+)?", lines[number - 1])}
         printed |= {value / 100 for value in printed}
@@ -181,15 +307,16 @@ def test_eight_thousand_mutated_lines_neither_crash_nor_invent():
             assert one in printed or not math.isfinite(one), (one, lines[number - 1])
 
 
-def test_a_large_log_streams_in_constant_memory(tmp_path):
+@pytest.mark.parametrize(("encoding", "blocks"), [("utf-8", 100), ("utf-16", 40)])
+def test_a_large_log_streams_in_constant_memory(tmp_path, encoding, blocks):
     """60 MB, one line of it 20 MB long, read with less than 20 MB of new peak memory."""
     path = tmp_path / "server.log"
-    with path.open("w") as file:
-        for _ in range(100):
+    with path.open("w", encoding=encoding) as file:
+        for _ in range(blocks):
             file.write(SGLANG + ("INFO: 127.0.0.1 - POST /v1/chat/completions 200 OK\n" * 40) * 190)
         file.write("x" * 20_000_000 + SGLANG + SGLANG)
     before = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss
     counts = LineCounts()
-    assert sum(1 for _ in read_log(path, counts)) == 101
-    assert counts.read == 101 and counts.foreign == 100 * 7600 + 1
+    assert sum(1 for _ in read_log(path, counts)) == blocks + 1
+    assert counts.read == blocks + 1 and counts.foreign == blocks * 7600 + 1
     assert resource.getrusage(resource.RUSAGE_SELF).ru_maxrss - before < 20_000  # kB

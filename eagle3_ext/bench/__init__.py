@@ -2,7 +2,7 @@
 
 Each row alternates ours and the peer, so that a machine that changes its speed changes it for both; medians are
 reported and `ratio` is the median of the pairwise peer/ours. Peers are what a user would write without this package.
-`cpu.py` holds the CPU's rows, `gpu.py` the GPU's.
+`cpu.py` holds the CPU's rows, `trace_cost.py` those of the doctor's trace, `gpu.py` the GPU's.
 """
 
 from __future__ import annotations
@@ -102,6 +102,7 @@ COLUMNS = {
     "% of copy": "percent_of_copy",
     "% of read": "percent_of_read",
     "% of floor": "percent_of_floor",
+    "% added": "percent_added",
     "launches": "launches",
     "peer's": "peer_launches",
 }

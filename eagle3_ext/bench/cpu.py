@@ -13,6 +13,7 @@ import torch.nn.functional as F
 
 from .. import ops
 from .measure import HOST, medians, paired, row
+from .trace_cost import trace_rows
 
 KIMI_HIDDEN, KIMI_STATES = 7168, 3
 
@@ -153,4 +154,5 @@ GROUPS = {
     "skinny_linear": skinny_linear_rows,
     "draft_step": draft_step_rows,
     "end_to_end": end_to_end_rows,
+    "trace": trace_rows,
 }

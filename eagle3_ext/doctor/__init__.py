@@ -17,19 +17,34 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True)
 class Diagnosis:
-    """Findings over all files, worst first, and per file what was read, what it proves and what it cannot."""
+    """What was found in some files.
+
+    Attributes:
+        findings: over all files, worst first.
+        read: per file what was read, what it proves and what it cannot.
+        unrecognised: per file in which nothing was recognised, what was looked for and what to do next. Such a file
+            shows nothing, neither that something is wrong nor that nothing is.
+    """
 
     findings: list[Finding]
     read: dict[str, list[str]]
+    unrecognised: dict[str, str]
 
     @property
     def healthy(self) -> bool:
-        """No finding but notes."""
-        return all(finding.severity == "note" for finding in self.findings)
+        """Every file was recognised, and there is no finding but notes."""
+        return not self.unrecognised and all(finding.severity == "note" for finding in self.findings)
+
+    @property
+    def exit_status(self) -> int:
+        """1 when something is wrong, else 2 when a file was not recognised, else 0."""
+        if any(finding.severity != "note" for finding in self.findings):
+            return 1
+        return 2 if self.unrecognised else 0
 
     def to_dict(self) -> dict[str, Any]:
         findings = [finding.to_dict() for finding in self.findings]
-        return {"healthy": self.healthy, "findings": findings, "read": self.read}
+        return {"healthy": self.healthy, "findings": findings, "read": self.read, "unrecognised": self.unrecognised}
 
 
 def diagnose(paths: Iterable[str | Path]) -> Diagnosis:
@@ -37,12 +52,7 @@ def diagnose(paths: Iterable[str | Path]) -> Diagnosis:
 
     Raises FileNotFoundError for a path that is not there and ValueError for a trace with a broken line.
     """
-    from .checkpoint_rules import diagnose_checkpoint
     from .findings import worst_first
-    from .log_rules import LogSummary
-    from .logs import read_log
-    from .trace import read_trace
-    from .trace_rules import Trace, diagnose_trace
 
     paths = [Path(path) for path in paths]
     for path in paths:
@@ -50,24 +60,53 @@ def diagnose(paths: Iterable[str | Path]) -> Diagnosis:
             raise FileNotFoundError(f"{path} does not exist; expected a trace, a log or a checkpoint folder")
     findings: list[Finding] = []
     read: dict[str, list[str]] = {}
+    unrecognised: dict[str, str] = {}
     features_width = None
     for path in sorted(paths, key=lambda path: not path.is_dir()):  # checkpoints first: they say what to expect
         source = str(path)
         if path.is_dir():
-            some, read[source], features_width = diagnose_checkpoint(path)
+            some, read[source], unknown, width = _read_folder(path)
+            features_width = width or features_width
         elif _is_trace(path):
-            trace = Trace(read_trace(path))
-            some, read[source] = diagnose_trace(trace, source), trace.words()
+            some, read[source], unknown = _read_trace(path)
         else:
-            summary = LogSummary()
-            for number, line in read_log(path, summary.counts):
-                summary.add(number, line)
-            some, read[source] = summary.findings(source, features_width), summary.words()
+            some, read[source], unknown = _read_log(path, features_width)
         findings += some
-    return Diagnosis(worst_first(findings), read)
+        if unknown:
+            unrecognised[source] = unknown
+    return Diagnosis(worst_first(findings), read, unrecognised)
+
+
+def _read_folder(path: Path) -> tuple[list[Finding], list[str], str, int | None]:
+    from .checkpoint_rules import diagnose_checkpoint, unrecognised_folder
+
+    unknown = unrecognised_folder(path)
+    if unknown:
+        return [], [], unknown, None
+    findings, words, width = diagnose_checkpoint(path)
+    return findings, words, "", width
+
+
+def _read_trace(path: Path) -> tuple[list[Finding], list[str], str]:
+    from .trace import read_trace
+    from .trace_rules import Trace, diagnose_trace
+
+    trace = Trace(read_trace(path))
+    return diagnose_trace(trace, str(path)), trace.words(), trace.unrecognised()
+
+
+def _read_log(path: Path, features_width: int | None) -> tuple[list[Finding], list[str], str]:
+    from .log_rules import LogSummary
+    from .logs import read_log
+
+    summary = LogSummary()
+    for number, line in read_log(path, summary.counts):
+        summary.add(number, line)
+    return summary.findings(str(path), features_width), summary.words(), summary.unrecognised()
 
 
 def _is_trace(path: Path) -> bool:
-    with path.open("rb") as file:
-        start = file.read(12)
-    return start.startswith((b'{"phase":', b'{"phase" :', b'{ "phase":'))
+    from .text_files import open_text
+
+    with open_text(path) as file:
+        return file.read(12).replace(" ", "").startswith('{"phase":')

@@ -17,6 +17,23 @@ SWITCHES = {
 }
 
 
+def unrecognised_folder(folder: Path) -> str:
+    """Why a folder is no checkpoint and what to do, "" for one that has a config or weights."""
+    names = sorted(path.name for path in folder.iterdir())
+    if "config.json" in names or any(name.endswith((".safetensors", ".bin")) for name in names):
+        return ""
+    if not names:
+        return (
+            "the folder is empty; expected a drafter's config.json and *.safetensors. Name the folder the drafter was "
+            "downloaded or exported to."
+        )
+    shown = ", ".join(names[:3]) + (f" and {len(names) - 3} more" if len(names) > 3 else "")
+    return (
+        f"the folder holds {shown}, but no config.json, *.safetensors or *.bin: it is no checkpoint. Logs and traces "
+        f"are named themselves: eagle3-ext doctor {folder}/*"
+    )
+
+
 def diagnose_checkpoint(folder: Path) -> tuple[list[Finding], list[str], int | None]:
     """(findings, what was read in words, K*H or None without a fusion) of a drafter's folder."""
     source = str(folder)

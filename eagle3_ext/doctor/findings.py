@@ -6,7 +6,7 @@
 
 from __future__ import annotations
 
-from dataclasses import asdict, dataclass, field
+from dataclasses import asdict, dataclass
 from typing import Any, Literal
 
 Severity = Literal["fault", "suspect", "note"]
@@ -44,18 +44,16 @@ class Finding:
     meaning: str
     check: str
     action: str
-    details: dict[str, Any] = field(default_factory=dict)
 
     def to_dict(self) -> dict[str, Any]:
         return asdict(self)
 
 
-def found(id: str, *evidence: str, source: str = "", severity: Severity | None = None, **details: Any) -> Finding:
+def found(id: str, *evidence: str, source: str = "", severity: Severity | None = None) -> Finding:
     """The finding `id` of the catalogue with this evidence; `severity` where the evidence is weaker than usual."""
     entry = CATALOGUE[id]
-    return Finding(
-        id, severity or entry.severity, entry.title, source, evidence, entry.meaning, entry.check, entry.action, details
-    )
+    severity = severity or entry.severity
+    return Finding(id, severity, entry.title, source, evidence, entry.meaning, entry.check, entry.action)
 
 
 def worst_first(findings: list[Finding]) -> list[Finding]:
@@ -63,9 +61,9 @@ def worst_first(findings: list[Finding]) -> list[Finding]:
 
 
 _TRACE = (
-    "record the run with EAGLE3_TRACE=run.jsonl (a transformers target) or feed eagle3_ext.doctor.trace.record from"
+    "Record the run with EAGLE3_TRACE=run.jsonl (a transformers target) or feed eagle3_ext.doctor.trace.record from "
+    "the engine, then run `eagle3-ext doctor run.jsonl`."
 )
-_TRACE += " the engine, and run `eagle3-ext doctor run.jsonl`"
 
 CATALOGUE: dict[str, Entry] = {
     "one-state-in-extend": Entry(
@@ -251,11 +249,10 @@ CATALOGUE: dict[str, Entry] = {
     "features-only-in-prefill": Entry(
         "suspect",
         "full-width features in prefill lines only, width H ever after",
-        "Prefill right, decode wrong: this is how the fault shows that this project began with. A line does not say "
-        "its phase, and width H is right in a draft step, so lines alone cannot prove it.",
-        "One line of the full width after the first decode lines refutes it. If extend runs from a CUDA graph its "
-        "Python prints nothing: repeat with SGLANG_DISABLE_DRAFT_EXTEND_CUDA_GRAPH=1 and with forward_mode in the "
-        "line.",
+        "Prefill right, decode wrong: the fault this project began with looks like this. So does a healthy engine "
+        "whose extend runs from a CUDA graph: a line does not say its phase, and width H is right in a draft step.",
+        "One line of the full width after the first decode lines refutes it. A replayed graph prints nothing: repeat "
+        "with SGLANG_DISABLE_DRAFT_EXTEND_CUDA_GRAPH=1 and with forward_mode in the line.",
         _TRACE,
     ),
     "no-features-seen": Entry(
@@ -294,11 +291,12 @@ CATALOGUE: dict[str, Entry] = {
     ),
     "impossible-numbers": Entry(
         "suspect",
-        "counters that contradict each other",
-        "A rate above 1 or more accepted than drafted: the denominator comes from another setting, or counts were "
-        "mixed.",
-        "Recompute from accepted and drafted counts.",
-        "Do not use this line's rate; take the accept length.",
+        "lines whose numbers contradict each other",
+        "A rate above 1, more accepted than drafted, a length that is not the sum of its positions: counts were mixed, "
+        "a denominator comes from another setting, or the line was edited or written over. Nothing in such a line is "
+        "used here.",
+        "Recompute rate and length from the counts the engine exports (its metrics endpoint).",
+        "Read the other lines. In SGLang a rate above 1 comes with a right accept length in some releases.",
     ),
     "broken-checkpoint": Entry(
         "fault",

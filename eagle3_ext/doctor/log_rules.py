@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections import Counter
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 
 from .findings import Finding, found
 from .logs import Acceptance, DrafterInput, LineCounts, LogLine, ServerArguments, Source
@@ -11,13 +11,21 @@ from .logs import Acceptance, DrafterInput, LineCounts, LogLine, ServerArguments
 MOST_DRAFTS = 64  # draft tokens per round that a rate's denominator is searched up to
 ENOUGH_LINES = 3  # lines before a rate's meaning is decided: one line fits several
 MOST_WIDTHS = 64  # different widths that are kept apart
+FEW_CONTRADICTIONS = 0.1
 USELESS_FIRST_DRAFT, LOW_RATE, LOW_LENGTH = 0.1, 0.25, 1.1
+LOOKED_FOR = (
+    "an acceptance line of SGLang (Decode batch ... accept len), vLLM (SpecDecoding metrics) or llama.cpp (draft "
+    "acceptance), an EAGLE3_DEBUG input, or a start line with the speculative algorithm"
+)
+RECORD = "EAGLE3_TRACE=run.jsonl COMMAND, then eagle3-ext doctor run.jsonl"
 
 
 @dataclass
 class AcceptanceSums:
-    """One engine's acceptance lines added up. SGLang prints averages, so its lines count alike; the others print "
-    "counts."""
+    """One engine's acceptance lines added up. SGLang prints averages, so its lines count alike; others print counts.
+
+    Contradictory lines are counted and shown, and add nothing to any sum.
+    """
 
     lines: int = 0
     lengths: float = 0.0
@@ -28,14 +36,17 @@ class AcceptanceSums:
     drafted: int = 0
     first_position: float = 0.0
     with_positions: int = 0
-    impossible: int = 0
-    first_impossible: int = 0
+    contradictory: int = 0
+    first_contradiction: str = ""
     # Draft counts under which every line so far reads as accepted/proposed, or as (accepted + 1)/draft tokens.
     proposed: set[int] = field(default_factory=lambda: set(range(1, MOST_DRAFTS)))
     with_bonus: set[int] = field(default_factory=lambda: set(range(2, MOST_DRAFTS + 1)))
-    lowest_rate: float = 1.0
 
     def add(self, number: int, line: Acceptance) -> None:
+        if line.contradiction:
+            self.contradictory += 1
+            self.first_contradiction = self.first_contradiction or f"line {number}: {line.contradiction}"
+            return
         self.lines += 1
         if line.accept_length is not None:
             self.lengths += line.accept_length
@@ -43,17 +54,13 @@ class AcceptanceSums:
         if line.rate is not None:
             self.rates += line.rate
             self.with_rate += 1
-            self.lowest_rate = min(self.lowest_rate, line.rate)
         if line.accepted is not None and line.drafted is not None:
             self.accepted += line.accepted
             self.drafted += line.drafted
         if line.per_position:
             self.first_position += line.per_position[0]
             self.with_positions += 1
-        if _impossible(line):
-            self.impossible += 1
-            self.first_impossible = self.first_impossible or number
-        elif line.source == "sglang" and line.rate is not None:
+        if line.source == "sglang" and line.rate is not None:
             self._narrow(line.accept_length, line.rate)
 
     def _narrow(self, length: float, rate: float) -> None:
@@ -81,11 +88,12 @@ class AcceptanceSums:
         """Only (accepted + 1)/draft tokens explains the rates."""
         return self.with_rate >= ENOUGH_LINES and bool(self.with_bonus) and not self.proposed
 
-
-def _impossible(line: Acceptance) -> bool:
-    rates = (line.rate or 0.0, *line.per_position)
-    more = line.accepted is not None and line.drafted is not None and line.accepted > line.drafted
-    return max(rates) > 1 or more or (line.accept_length is not None and 0 < line.accept_length < 1)
+    @property
+    def rate_without_bonus(self) -> float | None:
+        """`rate`, computed anew where the printed one counts the bonus; None where the draft count stays open."""
+        if not self.counts_bonus:
+            return self.rate
+        return (self.accept_length - 1) / (min(self.with_bonus) - 1) if len(self.with_bonus) == 1 else None
 
 
 @dataclass
@@ -158,12 +166,19 @@ class LogSummary:
         findings = _algorithm(self, features_width) + _inputs(self.inputs) + _known_width(self.inputs, features_width)
         for engine, sums in self.acceptance.items():
             findings += _acceptance(engine, sums)
-        return [found(one.id, *one.evidence, source=source, severity=one.severity, **one.details) for one in findings]
+        return [replace(finding, source=source) for finding in findings]
 
     def words(self) -> list[str]:
         """What was read, what it proves and what it cannot prove."""
-        lines = [f"{self.counts.read} lines read, {self.counts.damaged} damaged, {self.counts.foreign} foreign"]
-        for engine, sums in self.acceptance.items():
+        counts = self.counts
+        lines = [
+            f"{counts.total} lines: {counts.read} understood, {counts.contradictory} contradictory, {counts.damaged} "
+            f"damaged, {counts.foreign} foreign"
+        ]
+        if self.arguments is not None:
+            lines.append(f"started with algorithm {self.arguments.algorithm}, drafter {_drafter_name(self.arguments)}")
+        believed = {engine: sums for engine, sums in self.acceptance.items() if sums.lines}
+        for engine, sums in believed.items():
             parts = [f"{engine}: {sums.lines} lines"]
             if sums.accept_length is not None:
                 parts.append(f"accept length {sums.accept_length:.2f} (bonus included)")
@@ -172,36 +187,58 @@ class LogSummary:
             if sums.with_positions:
                 parts.append(f"first draft {sums.first_position / sums.with_positions:.2f}")
             lines.append(", ".join(parts))
-        if self.acceptance:
+        if believed:
             lines.append(
                 "proves: how much was accepted. Cannot prove: why. A weak drafter, text it was not trained on, wrong "
-                "layers and wrong rows give the same lines."
+                f"layers and wrong rows give the same lines; a trace tells them apart: {RECORD}"
             )
+        elif self.arguments is not None:
+            lines.append("no acceptance line: nothing was decoded yet, or the log level hides it")
         lines += _input_words(self.inputs)
-        if not self.counts.read:
-            lines.append("nothing about speculative decoding in this file: is it the server's log, at INFO level?")
         return lines
+
+    def unrecognised(self) -> str:
+        """What was looked for in vain and what to do next, "" where some line said something."""
+        counts = self.counts
+        if counts.read or counts.contradictory:
+            return ""
+        if not counts.total:
+            return f"the file is empty. Record a run: {RECORD}"
+        damaged = f" ({counts.damaged} would be, but cut off or altered)" if counts.damaged else ""
+        return (
+            f"none of its {counts.total} lines is {LOOKED_FOR}{damaged}. Name the server's own log (at INFO level), or "
+            f"record a run: {RECORD}"
+        )
 
 
 def _rate_meaning(engine: Source, sums: AcceptanceSums) -> str:
     if engine != "sglang":
         return ""
     if sums.counts_bonus:
-        return f", as (accepted + 1) / {min(sums.with_bonus)}"
+        return f", as (accepted + 1) / {_one_of(sums.with_bonus, 'draft tokens')}"
     if sums.proposed and not sums.with_bonus:
-        return f", as accepted / {min(sums.proposed)}"
+        return f", as accepted / {_one_of(sums.proposed, 'drafts')}"
     return ", whether it counts the bonus stays open" if sums.with_rate else ""
+
+
+def _one_of(counts: set[int], unit: str) -> str:
+    """The one draft count that explains all lines, or the unit where several do."""
+    return str(min(counts)) if len(counts) == 1 else unit
 
 
 def _algorithm(summary: LogSummary, features_width: int | None) -> list[Finding]:
     arguments = summary.arguments
     if arguments is None or arguments.algorithm.upper() not in ("EAGLE", "NEXTN"):
         return []
-    evidence = [f"started with algorithm {arguments.algorithm}, drafter {arguments.draft_model or 'not named'}"]
+    evidence = [f"started with algorithm {arguments.algorithm}, drafter {_drafter_name(arguments)}"]
     named = "eagle3" in (arguments.draft_model or "").lower().replace("-", "").replace("_", "")
     if features_width is not None:
         evidence.append(f"the drafter's checkpoint fuses features of width {features_width}")
     return [found("eagle-algorithm", *evidence)] if named or features_width is not None else []
+
+
+def _drafter_name(arguments: ServerArguments) -> str:
+    return arguments.draft_model or "not named"
 
 
 def _known_width(inputs: DrafterInputs, features_width: int | None) -> list[Finding]:
@@ -213,35 +250,40 @@ def _known_width(inputs: DrafterInputs, features_width: int | None) -> list[Find
     if not others:
         return []
     shown = ", ".join(f"{width} in {count} lines" for width, count in others.items())
-    return [found("width-mismatch", f"width {shown}; the drafter's checkpoint fuses {features_width}")]
+    line = f"width {shown}; the named checkpoint fuses {features_width}, unless it is another drafter's than the log"
+    return [found("width-mismatch", line)]
 
 
 def _acceptance(engine: Source, sums: AcceptanceSums) -> list[Finding]:
     findings = []
-    if sums.impossible:
-        line = f"{engine}: {sums.impossible} lines, the first is line {sums.first_impossible}"
-        findings.append(found("impossible-numbers", line))
+    if sums.contradictory:
+        lines = sums.lines + sums.contradictory
+        line = f"{engine}: {sums.contradictory} of {lines} lines; the first is {sums.first_contradiction}"
+        # Two processes that write into one file spoil a line now and then; an engine that counts wrongly spoils most.
+        few = sums.contradictory < FEW_CONTRADICTIONS * lines
+        findings.append(found("impossible-numbers", line, severity="note" if few else None))
+    if not sums.lines:
+        return findings
     if sums.counts_bonus:
-        count = min(sums.with_bonus)
+        count = _one_of(sums.with_bonus, "draft tokens")
         line = (
             f"{sums.with_rate} lines fit accept length / {count}; no number of drafts fits (accept length - 1) / drafts"
         )
-        findings.append(found("bonus-counted", line, f"a round that accepts nothing prints {1 / count:.2f}"))
-    length, rate = sums.accept_length, sums.rate
+        findings.append(
+            found("bonus-counted", line, f"a round that accepts nothing prints {1 / max(sums.with_bonus):.2f}")
+        )
+    length, rate = sums.accept_length, sums.rate_without_bonus
     first = sums.first_position / sums.with_positions if sums.with_positions else None
-    true_rate = rate
-    if sums.counts_bonus and length is not None:
-        true_rate = (length - 1) / (min(sums.with_bonus) - 1)
     numbers = f"{engine}, {sums.lines} lines: " + ", ".join(
         f"{name} {value:.3f}"
-        for name, value in (("accept length", length), ("rate without the bonus", true_rate), ("first draft", first))
+        for name, value in (("accept length", length), ("rate without the bonus", rate), ("first draft", first))
         if value is not None
     )
     # The most telling number decides: the first draft's, then the length, then the rate over all positions.
     if first is not None:
         useless, low = first < USELESS_FIRST_DRAFT, first < LOW_RATE
     elif length is not None:
-        useless, low = length < LOW_LENGTH, true_rate is not None and true_rate < LOW_RATE
+        useless, low = length < LOW_LENGTH, rate is not None and rate < LOW_RATE
     else:
         useless, low = rate is not None and rate < 0.03, rate is not None and rate < LOW_RATE
     if useless:

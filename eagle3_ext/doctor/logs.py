@@ -3,7 +3,8 @@
 
 A number is only taken from a line that is whole: each one must be followed by what the engine prints next, so that a
 line cut after "0.5" never becomes 0.5. Lines that carry an engine's mark but are not whole are counted as damaged,
-all others as foreign. Files are read line by line: a gigabyte needs no more memory than a page.
+whole ones whose numbers cannot all be true as contradictory, all others as foreign. Files are read line by line: a
+gigabyte needs no more memory than a page.
 """
 
 from __future__ import annotations
@@ -14,10 +15,10 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Literal
 
-Source = Literal["sglang", "vllm", "llama.cpp"]
+from .identities import ROUNDING_OF_SUMS, Printed, contradiction
+from .text_files import read_raw_lines
 
-LONGEST_LINE = 1 << 16  # bytes; what is longer is no log line of these engines, and must not fill the memory
-PROGRESS_FROM = 32 << 20  # bytes; below that a progress bar is over before it is seen
+Source = Literal["sglang", "vllm", "llama.cpp"]
 
 _NUMBER = r"\d{1,15}(?:\.\d{1,15})?"
 _COUNT = r"\d{1,15}"
@@ -38,6 +39,7 @@ class Acceptance:
         per_position: cumulative acceptance per draft position.
         graph: whether the forward was replayed from a graph.
         tokens_per_s: generation throughput.
+        contradiction: which of these numbers cannot be true together, "" when all can. See `identities`.
     """
 
     source: Source
@@ -50,6 +52,7 @@ class Acceptance:
     per_position: tuple[float, ...] = ()
     graph: bool | None = None
     tokens_per_s: float | None = None
+    contradiction: str = ""
 
     @property
     def accepted_per_round(self) -> float | None:
@@ -103,7 +106,8 @@ _VLLM_NOW = re.compile(
     rf"Per-position acceptance rate: (?P<positions>{_RATES}|nan(?:, nan)*), "
     rf"Avg Draft acceptance rate: (?P<percent>{_NUMBER}|nan)%"
 )
-# Between the two: the list ends the line, so a line cut inside the list can only be known by its own sum.
+# Between the two: the list ends the line, so a line cut inside the list can only be known by its own sum. Releases
+# before 0.9 print the mean without the bonus here; it is left out then.
 _VLLM_BETWEEN = re.compile(
     rf"SpecDecoding metrics: Draft acceptance rate: (?P<percent>{_NUMBER}|nan)%, "
     rf"Mean acceptance length: (?P<length>{_NUMBER}|nan), "
@@ -119,16 +123,14 @@ _VLLM_FIRST = re.compile(
     rf"Number of speculative tokens: {_COUNT}, Number of accepted tokens: (?P<accepted>{_COUNT}), "
     rf"Number of draft tokens: (?P<drafted>{_COUNT}), Number of emitted tokens: (?P<emitted>{_COUNT})\."
 )
-_LLAMA_COUNTS = (
-    rf"(?P<rate>{_NUMBER}|nan) \( *(?P<accepted>{_COUNT}) accepted / *(?P<drafted>{_COUNT}) generated\)"
-)
+_LLAMA_COUNTS = rf"(?P<rate>{_NUMBER}|nan) \( *(?P<accepted>{_COUNT}) accepted / *(?P<drafted>{_COUNT}) generated\)"
 _LLAMA = re.compile(
     rf"draft acceptance = {_LLAMA_COUNTS}, "
     rf"mean acceptance length = *(?P<length>{_NUMBER}|nan), acceptance rate per position = \((?P<positions>{_RATES})\)"
 )
-_LLAMA_EARLIER = re.compile(
-    rf"draft acceptance rate = {_LLAMA_COUNTS}"
-)
+# The newest prints the rates per position on a line of their own, at trace level.
+_LLAMA_NEWEST = re.compile(rf"draft acceptance = {_LLAMA_COUNTS}, mean len = *(?P<length>\d{{1,15}}\.\d\d)\s*$")
+_LLAMA_EARLIER = re.compile(rf"draft acceptance rate = {_LLAMA_COUNTS}")
 _SGLANG_LENGTH = re.compile(rf"[ ,]accept len: (?P<length>{_NUMBER}),")
 _SGLANG_RATE = re.compile(rf"[ ,]accept rate: (?P<rate>{_NUMBER}),")
 _SGLANG_THROUGHPUT = re.compile(rf"[ ,]gen throughput \(token/s\): (?P<value>{_NUMBER}),")
@@ -155,8 +157,8 @@ _MARKS = re.compile(
 )
 
 
-def _float(text: str | None) -> float | None:
-    return None if text is None or text == "nan" else float(text)
+def _value(printed: Printed | None) -> float | None:
+    return None if printed is None else printed.value
 
 
 def _label(line: str) -> str:
@@ -168,21 +170,42 @@ def _label(line: str) -> str:
 
 
 def _counts(source: Source, match: re.Match, label: str) -> Acceptance:
+    """A line that prints its counts."""
     groups = match.groupdict()
-    percent = _float(groups.get("percent"))
-    rate = _float(groups.get("rate")) if percent is None else percent / 100
-    positions = groups.get("positions")
-    emitted = groups.get("emitted")
+    if groups.get("percent") is not None:
+        rate = Printed.parse(groups["percent"], divisor=100)
+    else:
+        rate = Printed.parse(groups.get("rate"))
+    length = Printed.parse(groups.get("length"))
+    listed = groups.get("positions")
+    positions = tuple(map(Printed.parse, listed.split(", "))) if listed and "nan" not in listed else ()
+    accepted, drafted, emitted = int(groups["accepted"]), int(groups["drafted"]), groups.get("emitted")
+    if match.re is _VLLM_BETWEEN:
+        length = _with_bonus(length, positions)
     return Acceptance(
         source,
         label,
-        accept_length=_float(groups.get("length")),
-        rate=rate,
-        accepted=int(groups["accepted"]),
-        drafted=int(groups["drafted"]),
+        accept_length=_value(length),
+        rate=_value(rate),
+        accepted=accepted,
+        drafted=drafted,
         emitted=None if emitted is None else int(emitted),
-        per_position=tuple(map(float, positions.split(", "))) if positions and "nan" not in positions else (),
+        per_position=tuple(position.value for position in positions),
+        contradiction=contradiction(length, rate, accepted, drafted, positions),
     )
+
+
+def _with_bonus(length: Printed | None, positions: tuple[Printed, ...]) -> Printed | None:
+    """The mean of a `_VLLM_BETWEEN` line, None where it leaves the bonus out. Raises DamagedLine for a cut list."""
+    if length is None:
+        return None
+    missing = length.value - sum(position.value for position in positions)
+    tolerance = length.half + sum(position.half for position in positions) + ROUNDING_OF_SUMS
+    if abs(missing - 1) <= tolerance:
+        return length
+    if abs(missing) <= tolerance:
+        return None
+    raise DamagedLine("a vLLM metrics line whose positions do not add up to its mean")
 
 
 def _sglang(line: str) -> Acceptance | None:
@@ -196,26 +219,25 @@ def _sglang(line: str) -> Acceptance | None:
         return None  # decoding without speculation
     if rate is None and "accept rate" in line:
         raise DamagedLine("a decode line with half an accept rate")
+    accept_length, accept_rate = Printed.parse(length["length"]), Printed.parse(rate and rate["rate"])
+    if not accept_length.value:
+        return None  # no speculative round since the line before
     return Acceptance(
         "sglang",
         _label(line),
-        accept_length=float(length["length"]),
-        rate=None if rate is None else float(rate["rate"]),
+        accept_length=accept_length.value,
+        rate=_value(accept_rate),
         graph=None if graph is None else graph["graph"] == "True",
         tokens_per_s=float(throughput["value"]),
+        contradiction=contradiction(accept_length, accept_rate),
     )
 
 
 def _vllm(line: str) -> Acceptance:
     for pattern in (_VLLM_NOW, _VLLM_BETWEEN, _VLLM_EARLIER, _VLLM_FIRST):
         match = pattern.search(line)
-        if match is None:
-            continue
-        found = _counts("vllm", match, _label(line))
-        whole = 1 + sum(found.per_position)
-        if pattern is _VLLM_BETWEEN and found.accept_length is not None and abs(found.accept_length - whole) > 0.02:
-            break  # positions are missing at the end
-        return found
+        if match is not None:
+            return _counts("vllm", match, _label(line))
     raise DamagedLine("a vLLM metrics line that is cut off or altered")
 
 
@@ -239,7 +261,7 @@ def parse_line(line: str) -> LogLine | None:
     if "Decode batch" in line:
         return _sglang(line)
     if "draft acceptance" in line:
-        match = _LLAMA.search(line) or _LLAMA_EARLIER.search(line)
+        match = _LLAMA.search(line) or _LLAMA_NEWEST.search(line) or _LLAMA_EARLIER.search(line)
         if match is None:
             raise DamagedLine("a llama.cpp acceptance line that is cut off or altered")
         return _counts("llama.cpp", match, _label(line))
@@ -252,15 +274,24 @@ def parse_line(line: str) -> LogLine | None:
 
 @dataclass
 class LineCounts:
-    """How many lines a reader met: read ones, damaged ones (marked, but cut off or altered) and foreign ones."""
+    """How many lines a reader met: read ones, contradictory ones (whole, but their numbers cannot all be true), damaged
+    ones (marked, but cut off or altered) and foreign ones."""
 
     read: int = 0
+    contradictory: int = 0
     damaged: int = 0
     foreign: int = 0
 
+    @property
+    def total(self) -> int:
+        return self.read + self.contradictory + self.damaged + self.foreign
+
 
 def read_lines(lines: Iterable[bytes], counts: LineCounts) -> Iterator[tuple[int, LogLine]]:
-    """(line number from 1, what it says) for every line that says something; `counts` is kept along the way."""
+    """(line number from 1, what it says) for every line that says something; `counts` is kept along the way.
+
+    Contradictory lines are among them: look at `Acceptance.contradiction` before using a number.
+    """
     for number, raw in enumerate(lines, 1):
         if _MARKS.search(raw) is None:
             counts.foreign += 1
@@ -276,34 +307,14 @@ def read_lines(lines: Iterable[bytes], counts: LineCounts) -> Iterator[tuple[int
             continue
         if found is None:
             counts.foreign += 1
+            continue
+        if isinstance(found, Acceptance) and found.contradiction:
+            counts.contradictory += 1
         else:
             counts.read += 1
-            yield number, found
+        yield number, found
 
 
 def read_log(path: Path, counts: LineCounts) -> Iterator[tuple[int, LogLine]]:
     """`read_lines` of a file, in constant memory, with a progress bar on the terminal for large ones."""
-    return read_lines(_lines_of(path), counts)
-
-
-def _lines_of(path: Path) -> Iterator[bytes]:
-    from rich.console import Console
-    from rich.progress import Progress
-
-    size = path.stat().st_size
-    with (
-        path.open("rb") as file,
-        Progress(console=Console(stderr=True), transient=True, disable=size < PROGRESS_FROM) as progress,
-    ):
-        task = progress.add_task(path.name, total=size)
-        done = 0
-        while line := file.readline(LONGEST_LINE):
-            whole = line
-            while len(line) == LONGEST_LINE and not line.endswith(b"\n"):  # the rest of an endless line is passed over
-                line = file.readline(LONGEST_LINE)
-                done += len(line)
-                whole = b""
-            done += len(whole)
-            if done >> 24 != (done - len(whole)) >> 24:
-                progress.update(task, completed=done)
-            yield whole
+    return read_lines(read_raw_lines(path), counts)

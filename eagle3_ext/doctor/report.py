@@ -24,5 +24,8 @@ def print_diagnosis(diagnosis: Diagnosis, console: Console) -> None:
         console.print(f"[bold]{escape(source)}[/]", soft_wrap=True)
         for line in words:
             console.print(f"    {escape(line)}", soft_wrap=True, highlight=False)
+        if source in diagnosis.unrecognised:
+            words = f"[bold yellow]nothing was recognised:[/] {escape(diagnosis.unrecognised[source])}"
+            console.print(f"    {words}", soft_wrap=True, highlight=False)
     if diagnosis.healthy:
         console.print("[bold green]Nothing is wrong in what these files show.[/]")

@@ -30,11 +30,12 @@ import zlib
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, TextIO
 
 import torch
 
 from ..errors import BoundaryError
+from .text_files import open_text
 
 if TYPE_CHECKING:
     from ..drafter import Drafter, DraftTokens
@@ -94,8 +95,10 @@ class Recorder:
         self.text = self.round = self.sequence = 0
         self._drafter_witness = drafter_witness
         self._described: Drafter | None = None
-        # "{pid}" keeps the workers of one engine apart.
-        self._file = None if path is None else open(str(path).replace("{pid}", str(os.getpid())), "w", buffering=1)
+        self._file: TextIO | None = None
+        if path is not None:
+            own_path = str(path).replace("{pid}", str(os.getpid()))  # keeps the workers of one engine apart
+            self._file = open(own_path, "w", buffering=1, encoding="utf-8")
 
     def close(self) -> None:
         if self._file is not None:
@@ -201,9 +204,10 @@ class Recorder:
             width = drafter.config.hidden_size
             self.record("draft step", step=step, rows=batch, width=width, expected_width=width)
         for slot in range(batch):
-            facts = {"tokens": drafts.tokens[slot].tolist(), "log_probs": _numbers(drafts.log_probs[slot])}
+            tokens = drafts.tokens[slot].tolist()
+            facts = {"tokens": tokens, "log_probs": _numbers(drafts.log_probs[slot])}
             if self._drafter_witness is not None:
-                facts["witness"] = self._drafter_witness.draft(count)
+                facts["witness"] = self._drafter_witness.draft(tokens)
             self.record("draft", sequence=slot, **facts)
 
     @contextmanager
@@ -261,7 +265,7 @@ def recording(path: str | Path | None = None, drafter_witness: DrafterWitness | 
 
 def read_trace(path: str | Path) -> Iterator[dict[str, Any]]:
     """The events of a trace file. Raises ValueError naming the first line that is none."""
-    with open(path) as file:
+    with open_text(Path(path)) as file:
         for number, line in enumerate(file, 1):
             try:
                 event = json.loads(line)

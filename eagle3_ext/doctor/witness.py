@@ -118,12 +118,27 @@ class DrafterWitness:
             with torch.no_grad():
                 drafter.extend(features, tokens.long(), positions.long())
 
-    def draft(self, num_tokens: int) -> dict[str, dict[str, list]]:
-        """Per variant the tokens it drafts and their log-probabilities; {} where it could not follow."""
+    def draft(self, drafted: Sequence[int]) -> dict[str, dict[str, list]]:
+        """What each variant drafts, next to the tokens really drafted; {} where it could not follow.
+
+        Per variant `tokens`, their `log_probs`, and `drafted_log_probs`: what it gives the really drafted tokens, None
+        for one it has no logit for. All mean something up to the first token that differs.
+        """
         drafts = {}
         for name, drafter in self._drafters.items() if self._follows else ():
             with torch.no_grad():
-                tokens = drafter.draft(num_tokens)
-                best = drafter.logits.float().log_softmax(-1).max(dim=-1).values
-            drafts[name] = {"tokens": tokens, "log_probs": [round(value, 5) for value in best.tolist()]}
+                tokens = drafter.draft(len(drafted))
+                log_probs = drafter.logits.float().log_softmax(-1)
+            target_ids = drafter.weights.get("target_ids")
+            drafts[name] = {
+                "tokens": tokens,
+                "log_probs": [round(value, 5) for value in log_probs.max(dim=-1).values.tolist()],
+                "drafted_log_probs": [_of_token(*pair, target_ids) for pair in zip(log_probs, drafted)],
+            }
         return drafts
+
+
+def _of_token(log_probs: torch.Tensor, token: int, target_ids: torch.Tensor | None) -> float | None:
+    """The log-probability [Vd] of a target id."""
+    columns = [token] if target_ids is None else (target_ids == token).nonzero().flatten().tolist()
+    return round(log_probs[columns[0]].item(), 5) if columns and columns[0] < len(log_probs) else None
