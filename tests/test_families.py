@@ -10,9 +10,9 @@ import families
 import pytest
 import torch
 from families import CELLS, FORMATS, LAYERS, make_weights, variant, write
+from test_drafter import BOUNDS, assert_same_draft, extend, make_rows, rounded_reference
 from typer.testing import CliRunner
 
-from eagle3_ext import reference
 from eagle3_ext.checkpoint import load_checkpoint
 from eagle3_ext.cli import app
 from eagle3_ext.drafter import Drafter
@@ -42,75 +42,55 @@ def test_what_a_stack_writes_is_what_is_loaded(tmp_path, family, name):
         assert torch.equal(checkpoint.weights[key], weight) and checkpoint.weights[key].dtype == weight.dtype, key
 
 
-def target(config):
+def target(config, dtype):
     """A model in name only: its embedding and head are what a drafter may borrow."""
     generator = torch.Generator().manual_seed(9)
-    tables = [SimpleNamespace(weight=torch.randn(config.vocab_size, config.target_hidden_size, generator=generator))
-              for _ in range(2)]
     width = config.target_hidden_size
+    tables = [SimpleNamespace(weight=torch.randn(config.vocab_size, width, generator=generator).to(dtype))
+              for _ in range(2)]
     text = SimpleNamespace(num_hidden_layers=LAYERS, hidden_size=width, max_position_embeddings=2048)
     return SimpleNamespace(config=SimpleNamespace(get_text_config=lambda: text),
                            get_input_embeddings=lambda: tables[0], get_output_embeddings=lambda: tables[1])
 
 
-def rows(config, count, start):
-    generator = torch.Generator().manual_seed(start)
-    return {"features": torch.randn(count, config.features_width, generator=generator),
-            "tokens": torch.randint(config.vocab_size, (count,), generator=generator),
-            "positions": torch.arange(start, start + count)}
-
-
-def oracle(checkpoint, model) -> reference.Drafter:
-    """The float64 reference of a checkpoint on a target."""
-    tables = model.get_input_embeddings().weight, model.get_output_embeddings().weight
-    return reference.Drafter(checkpoint.config, checkpoint.weights, *tables).to(torch.float64)
-
-
-def run_rounds(drafters, config) -> None:
-    """A prefill, a round that accepted two drafts and one that accepted none, into each of the drafters."""
-    start = 0
-    for count, steps in ((33, 1), (3, 7), (1, 4)):
-        for one in drafters:
-            one.extend(**rows(config, count, start))
-            one.draft(steps)
-        start += count
-
-
-def agrees(family: str, name: str, folder) -> None:
-    """The native drafter against the float64 reference."""
-    checkpoint, _ = load(folder, family, name, torch.float32)
-    config = checkpoint.config
-    model = target(config)
-    exact = oracle(checkpoint, model)
+def agrees(family: str, name: str, folder, dtype: torch.dtype) -> None:
+    """The native drafter against the float64 reference, draft by draft."""
+    checkpoint, _ = load(folder, family, name, dtype)
+    config, model = checkpoint.config, target(checkpoint.config, dtype)
     ids = checkpoint.provenance.layer_ids
     chosen = ids.as_boundaries() if ids and ids.reading == "ambiguous" else None
     native = Drafter.from_checkpoint(checkpoint, model, boundaries=chosen, max_length=256)
-
-    class Door:
-        def extend(self, features, tokens, positions):
-            native.extend(features, tokens, positions, torch.tensor([0, len(tokens)]))
-
-        def draft(self, steps):
-            self.tokens = native.draft(steps).tokens
-
-    run_rounds([exact, Door()], config)
-    got = native._native.last_s, native._native.last_y, native._native.last_logits
-    for value, want in zip(got, (exact.s[-1:], exact.y[-1:], exact.logits[-1:]), strict=True):
-        assert float((value.double() - want).norm() / want.norm()) <= 1e-5
+    tables = model.get_input_embeddings().weight, model.get_output_embeddings().weight
+    rounded = rounded_reference(config, checkpoint.weights, *tables)
+    exact = rounded.to(torch.float64)
+    # A prefill, then a round that accepted two drafts and one that accepted none.
+    start = 0
+    for count, steps in ((33, 1), (3, 7), (1, 4)):
+        rows = make_rows(config, count, start, dtype=dtype)
+        extend(native, rows)
+        for one in (rounded, exact):
+            one.extend(**rows)
+        start += count
+        assert_same_draft(native, exact, steps, BOUNDS[dtype], None if dtype == torch.float32 else rounded)
 
 
 WRITTEN = [(family, name) for family, name in CELLS if name in FORMATS[family].writes]
 
 
+DTYPES = pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16], ids=str)
+
+
+@DTYPES
 @pytest.mark.parametrize("family, name", WRITTEN)
-def test_what_a_stack_writes_computes(tmp_path, family, name):
-    agrees(family, name, tmp_path)
+def test_what_a_stack_writes_computes(tmp_path, family, name, dtype):
+    agrees(family, name, tmp_path, dtype)
 
 
 @pytest.mark.slow
+@DTYPES
 @pytest.mark.parametrize("family, name", [cell for cell in CELLS if cell not in WRITTEN])
-def test_what_a_format_can_carry_computes(tmp_path, family, name):
-    agrees(family, name, tmp_path)
+def test_what_a_format_can_carry_computes(tmp_path, family, name, dtype):
+    agrees(family, name, tmp_path, dtype)
 
 
 # ---- boundaries, family by family
