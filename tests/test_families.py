@@ -11,8 +11,11 @@ import pytest
 import torch
 from families import CELLS, FORMATS, LAYERS, make_weights, variant, write
 from test_drafter import BOUNDS, assert_same_draft, extend, make_rows, rounded_reference
+from transformers import DeepseekV3Config
+from transformers.models.deepseek_v3.modeling_deepseek_v3 import DeepseekV3Attention, DeepseekV3RotaryEmbedding
 from typer.testing import CliRunner
 
+from eagle3_ext import reference
 from eagle3_ext.checkpoint import load_checkpoint
 from eagle3_ext.cli import app
 from eagle3_ext.drafter import Drafter
@@ -91,6 +94,42 @@ def test_what_a_stack_writes_computes(tmp_path, family, name, dtype):
 @pytest.mark.parametrize("family, name", [cell for cell in CELLS if cell not in WRITTEN])
 def test_what_a_format_can_carry_computes(tmp_path, family, name, dtype):
     agrees(family, name, tmp_path, dtype)
+
+
+# Published yarn forms of kimi drafters, as transformers' own config class reads them.
+KIMI_YARN = {"type": "yarn", "factor": 64.0, "original_max_position_embeddings": 4096, "beta_fast": 32.0,
+             "beta_slow": 1.0, "mscale": 1.0, "mscale_all_dim": 1.0}
+
+
+@pytest.mark.parametrize("scaling", [None, KIMI_YARN, KIMI_YARN | {"mscale_all_dim": 0.7},
+                                     {k: v for k, v in KIMI_YARN.items() if not k.startswith("mscale")}])
+@pytest.mark.parametrize("name", ["latent attention", "latent, no q_lora"])
+def test_a_latent_file_attends_as_transformers_reads_it(tmp_path, name, scaling):
+    """From config.json to numbers by another route: DeepseekV3Config and DeepseekV3Attention on the file's own keys."""
+    form, weights = FORMATS["ModelOpt MLA"], make_weights(variant(name), dtype=torch.float32)
+    # Their latent norms take 1e-6 whatever rms_norm_eps says; engines take rms_norm_eps.
+    raw = form.config_json(variant(name)) | {"rope_scaling": scaling, "rope_theta": 5e4, "rms_norm_eps": 1e-6}
+    folder = write(tmp_path, dataclasses.replace(form, config_json=lambda _: raw), variant(name), weights)
+    checkpoint, prefix = load_checkpoint(folder), "layers.0.self_attn."
+    keys = {key: value for key, value in raw.items() if key not in ("architectures", "model_type", "torch_dtype")}
+    theirs = DeepseekV3Config(**keys, attn_implementation="eager")
+    attention = DeepseekV3Attention(theirs, 0).double().requires_grad_(False)
+    names = [key for key, _ in attention.named_parameters()]
+    assert sorted(names) == sorted(key.removeprefix(prefix) for key in weights if key.startswith(prefix))
+    for key, parameter in attention.named_parameters():
+        parameter.data = weights[prefix + key].double()
+    ours = reference.Drafter(checkpoint.config, checkpoint.weights, torch.ones(40, 16)).to(torch.float64)
+    x, count = torch.randn(50, 32, dtype=torch.float64), 50
+    mask = torch.full((count, count), -torch.inf, dtype=torch.float64).triu(1)[None, None]
+    # Their angles are float32: at position p they are off by p x 2^-24 radians, 0.004 at the last one of the second.
+    for stride, bound in ((1, 1e-5), (1500, 5e-3)):
+        positions = stride * torch.arange(count)
+        angles = DeepseekV3RotaryEmbedding(theirs)(x[None].float(), positions[None])
+        angles = tuple(part.double() for part in angles)
+        expected = attention(x[None], position_embeddings=angles, attention_mask=mask)[0][0]
+        ours.reset()
+        got = ours._linear(ours._latent_attention(0, x, ours._angles(positions)), f"{prefix}o_proj")
+        assert (got - expected).norm() <= bound * expected.norm()
 
 
 # ---- boundaries, family by family
