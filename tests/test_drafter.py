@@ -102,7 +102,7 @@ def relative_error(got: torch.Tensor, want: torch.Tensor) -> float:
 
 
 class AbsorbedReference(reference.Drafter):
-    """The reference with kv_b_proj absorbed into queries and outputs, as the native drafter has it: rounded elsewhere."""
+    """The reference with kv_b_proj absorbed into queries and outputs, as in the native drafter: it rounds elsewhere."""
 
     def _attend_latents(self, i, q_nope, q_rope, latents, rotated):
         up = self.weights[f"layers.{i}.self_attn.kv_b_proj.weight"].unflatten(0, (self.config.num_q_heads, -1))
@@ -128,8 +128,8 @@ def assert_same_draft(
 ) -> None:
     """The same tokens where the reference's winner leads by more than the bound; then s, y, logits of the last step.
 
-    `rounded`, the reference in the drafter's dtype, shows what rounding alone does where a chain of deep steps makes more
-    of it than the bound allows.
+    `rounded`, the reference in the drafter's dtype, shows what rounding alone does where a chain of deep steps makes
+    more of it than the bound allows.
     """
     draft = drafter.draft(steps)
     assert draft.tokens.shape == draft.log_probs.shape == (1, steps) and draft.lengths.tolist() == [steps]

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import dataclasses
-import json
 from types import SimpleNamespace
 
 import families
@@ -13,14 +12,11 @@ from families import CELLS, FORMATS, LAYERS, make_weights, variant, write
 from test_drafter import BOUNDS, assert_same_draft, extend, make_rows, rounded_reference
 from transformers import DeepseekV3Config
 from transformers.models.deepseek_v3.modeling_deepseek_v3 import DeepseekV3Attention, DeepseekV3RotaryEmbedding
-from typer.testing import CliRunner
 
 from eagle3_ext import reference
 from eagle3_ext.checkpoint import load_checkpoint
-from eagle3_ext.cli import app
 from eagle3_ext.drafter import Drafter
 from eagle3_ext.errors import BoundaryError
-from eagle3_ext.inspection import inspect_checkpoint
 from eagle3_ext.plan import resolve_plan
 
 
@@ -167,36 +163,6 @@ def test_layer_ids_are_read_as_their_stack_means_them(tmp_path, family):
     if reading is not None:
         other = {"outputs": "read as boundaries", "boundaries": "read as layer outputs"}[reading]
         assert other in str(plan)
-
-
-@pytest.mark.parametrize("family", FORMATS)
-def test_inspect_explains_every_fixture(tmp_path, family):
-    form = FORMATS[family]
-    name = "latent attention" if form.latent else "plain"
-    write(tmp_path / "drafter", form, variant(name), make_weights(variant(name)))
-    facts = {"num_hidden_layers": LAYERS, "hidden_size": 16, "vocab_size": 40, "model_type": "llama"}
-    (tmp_path / "target.json").write_text(json.dumps(facts))
-    inspection = inspect_checkpoint(tmp_path / "drafter", tmp_path / "target.json")
-    text = {heading: "\n".join(lines) for heading, lines in inspection.sections()}
-    assert text["family"].startswith(form.family + ": ")
-    assert "features 48" in text["dimensions"] and "fc 48 -> 16" in text["fusion"]
-    assert "drafts 12 of 40 tokens (30.0%)" in text["output"]
-    expected = "can be read two ways" if READINGS[family][0] == "ambiguous" else "captures the outputs of layers 1, "
-    assert expected in text["boundaries"]
-    for engine in ("vLLM", "SGLang", "TensorRT-LLM", "llama.cpp", "SafeAILab"):
-        assert f"{engine} captures boundaries" in text["boundaries"]
-    json.dumps(inspection.to_dict())
-
-
-def test_the_command_line_inspects_and_refuses(tmp_path):
-    folder = write(tmp_path / "drafter", FORMATS["SpecForge"], variant("plain"), make_weights(variant("plain")))
-    command = ["inspect", str(folder), "--json", str(tmp_path / "out.json")]
-    result = CliRunner().invoke(app, command)
-    assert result.exit_code == 0 and result.stdout.startswith("family                  SpecForge or TorchSpec: ")
-    assert json.loads((tmp_path / "out.json").read_text())["config"]["num_states"] == 3
-    (folder / "config.json").write_text("{}")
-    result = CliRunner().invoke(app, command)
-    assert result.exit_code == 1 and "is no usable drafter" in result.stdout
 
 
 def test_the_support_matrix_in_the_docs_is_current():

@@ -47,26 +47,27 @@ def recognise(source: Source, names: Collection[str]) -> Family:
     if "_torchspec_version" in raw:
         return Family("TorchSpec", (f"_torchspec_version {raw['_torchspec_version']}", said))
     if any(name.startswith("model.layers.") for name in names) and any(name.startswith("layers.") for name in names):
-        return Family("DeepSpec", ("tensors under both layers. and model.layers.",))
+        return Family("DeepSpec", ("tensors named layers.* and model.layers.*",))
     if any(name.startswith(("model.fc", "model.midlayer", "model.layers")) for name in names):
-        return Family("NeMo Automodel", ("tensors under model.",))
+        return Family("NeMo Automodel", ("tensors named model.*",))
     if architecture == "Eagle3LlamaForCausalLM":
         return Family("AngelSlim", (said,))
     if architecture == MLA_ARCHITECTURE:
         if any(name.startswith("midlayer.") for name in names):
-            return Family("TorchSpec", (said, "tensors under midlayer."))
-        return Family("ModelOpt MLA or TorchSpec for vLLM", (said, "tensors under layers.0."))
+            return Family("TorchSpec", (said, "tensors named midlayer.*"))
+        return Family("ModelOpt MLA or TorchSpec for vLLM", (said, "tensors named layers.0.*"))
     if any(re.match(r"midlayer\.\d", name) for name in names):
-        return Family("ModelOpt Megatron", ("tensors under midlayer.{i}.",))
+        return Family("ModelOpt Megatron", ("tensors named midlayer.0.*",))
     ids = source.said("eagle_aux_hidden_state_layer_ids")
     if any(name.startswith("midlayer.") for name in names):
         if isinstance(ids, list) and all(type(i) is int for i in ids) and ids != sorted(ids):
-            return Family("ModelOpt Megatron", ("tensors under midlayer.", f"unsorted layer ids {ids}"))
+            return Family("ModelOpt Megatron", ("tensors named midlayer.*", f"unsorted layer ids {ids}"))
         if raw.get("eagle_config") is not None or ids is not None:
-            return Family("SpecForge or TorchSpec", ("tensors under midlayer.", "eagle_config"))
-        return Family("SafeAILab", ("tensors under midlayer.", "no eagle_config"))
+            sign = "eagle_config" if ids is None else "layer ids"
+            return Family("SpecForge or TorchSpec", ("tensors named midlayer.*", f"{sign} in config.json"))
+        return Family("SafeAILab", ("tensors named midlayer.*", "no eagle_config in config.json"))
     if any(name.startswith("layers.") for name in names):
-        return Family("ModelOpt", ("tensors under layers.{i}.", said))
+        return Family("ModelOpt", ("tensors named layers.0.*", said))
     return Family("unknown", (said,))
 
 

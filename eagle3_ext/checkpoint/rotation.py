@@ -1,4 +1,4 @@
-"""A drafter for a target that was saved with rotated weights (QuaRot, SpinQuant): fc and the shared embedding follow."""
+"""A drafter for a target saved with rotated weights (QuaRot, SpinQuant): fc and the shared embedding follow."""
 
 from __future__ import annotations
 
@@ -27,8 +27,8 @@ def for_rotated_target(
         embedding is its own.
 
     Raises:
-        CheckpointError: Q is not [H, H] or not orthogonal, the embedding is needed and missing or misshapen, the drafter
-            has no fc, or it uses the target's head (rotating folds the final norm's gains into that).
+        CheckpointError: Q is not [H, H] or not orthogonal, the embedding is needed and missing or misshapen, the
+            drafter has no fc, or it uses the target's head (rotating folds the final norm's gains into that).
     """
     config, size = checkpoint.config, checkpoint.config.target_hidden_size
     rotation = rotation.double()

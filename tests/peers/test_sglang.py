@@ -11,11 +11,10 @@ from types import SimpleNamespace
 
 import pytest
 import torch
-from torch import nn
-
 from sglang.srt.layers.layernorm import RMSNorm
 from sglang.srt.layers.rotary_embedding.rope_variant import DeepseekScalingRotaryEmbedding
 from sglang.srt.models import llama_eagle3
+from torch import nn
 
 from eagle3_ext import reference
 from eagle3_ext.checkpoint import DrafterConfig, Layer, expected_shapes
