@@ -15,6 +15,12 @@ def is_latent(source: Source) -> bool:
     return f"{ATTENTION}kv_a_proj_with_mqa.weight" in source.shapes
 
 
+def joins_embedding(source: Source, i: int, h: int) -> bool:
+    """Whether layer i's attention reads [embedding | hidden], 2h wide: told by its first projection."""
+    projection = "kv_a_proj_with_mqa" if is_latent(source) else "q_proj"
+    return i == 0 or source.stored(f"layers.{i}.self_attn.{projection}.weight", 1) == 2 * h
+
+
 def read_attention(source: Source, h: int) -> dict[str, Any]:
     """Head counts and sizes, q/k norm and biases; `problems` where the shapes do not add up."""
     heads = source.integer("num_attention_heads")
@@ -69,7 +75,7 @@ def _latent_sizes(source: Source, heads: int) -> dict[str, Any]:
     joint = source.stored(f"{ATTENTION}kv_a_proj_with_mqa.weight")
     first = "q_b_proj" if f"{ATTENTION}q_b_proj.weight" in source.shapes else "q_proj"
     q_rows, o_columns = source.stored(f"{ATTENTION}{first}.weight"), source.stored(f"{ATTENTION}o_proj.weight", 1)
-    if None in (kv_lora, q_rows, o_columns) or q_rows % heads or o_columns % heads or joint <= kv_lora:
+    if None in (kv_lora, joint, q_rows, o_columns) or q_rows % heads or o_columns % heads or joint <= kv_lora:
         source.problem(f"latent attention does not add up for {heads} heads: {first}.weight has {q_rows} rows, "
                        f"o_proj.weight {o_columns} columns, kv_a_proj_with_mqa.weight {joint} rows, latent {kv_lora}")
         return {}

@@ -9,6 +9,7 @@ import re
 from collections.abc import Collection
 from dataclasses import dataclass
 
+from .config import DrafterConfig
 from .source import Source
 
 SPECULATORS = ("Eagle3Speculator", "Eagle3DraftModel")
@@ -80,26 +81,17 @@ def _speculators(source: Source, said: str) -> Family:
     return Family("speculators", (said, *evidence))
 
 
-def tell_pitfalls(family: Family, source: Source) -> None:
+def tell_pitfalls(family: Family, source: Source, config: DrafterConfig) -> None:
     """Notes what this family's trainers and the engines are known to disagree about, where this file meets it."""
-    if "SpecForge" in family.name and source.said("norm_output") is True:
+    if "SpecForge" in family.name and config.norm_output:
         source.note("norm_output is true: the recurrent hidden is y, as every engine serves it; SpecForge's trainer "
                     "feeds s and means only that the head reads y")
-    if "TorchSpec" in family.name and rope_kind(source) in ("linear", "dynamic", "yarn"):
-        source.note(f"TorchSpec trains {rope_kind(source)} RoPE with base 10000 whatever rope_theta says; the file's "
+    if "TorchSpec" in family.name and config.rope.kind in ("linear", "dynamic", "yarn"):
+        source.note(f"TorchSpec trains {config.rope.kind} RoPE with base 10000 whatever rope_theta says; the file's "
                     "value is used, as in the engines")
     if family.name == "ModelOpt":
         source.note("ModelOpt's trainers since December 2025 apply input_layernorm's gain to the fused hidden too; no "
                     "engine does, and neither does this one")
-        if source.said("norm_before_residual") is True:
+        if config.norm_before_residual:
             source.note("norm_before_residual is true: ModelOpt's conversion for vLLM writes that although its "
                         "training keeps the un-normed residual")
-
-
-def rope_kind(source: Source) -> str:
-    """The file's name for its RoPE form, "default" where it has none."""
-    for key in ("rope_parameters", "rope_scaling"):
-        rope = source.said(key)
-        if isinstance(rope, dict) and (rope.get("rope_type") or rope.get("type")):
-            return str(rope.get("rope_type") or rope.get("type"))
-    return "default"
