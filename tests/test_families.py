@@ -115,6 +115,7 @@ def test_a_latent_file_attends_as_transformers_reads_it(tmp_path, name, scaling)
     for key, parameter in attention.named_parameters():
         parameter.data = weights[prefix + key].double()
     ours = reference.Drafter(checkpoint.config, checkpoint.weights, torch.ones(40, 16)).to(torch.float64)
+    torch.manual_seed(0)
     x, count = torch.randn(50, 32, dtype=torch.float64), 50
     mask = torch.full((count, count), -torch.inf, dtype=torch.float64).triu(1)[None, None]
     # Their angles are float32: at position p they are off by p x 2^-24 radians, 0.004 at the last one of the second.

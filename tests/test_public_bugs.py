@@ -503,6 +503,8 @@ def test_head_dim_that_contradicts_the_weights(load):  # AngelSlim 5
     assert checkpoint.config.head_dim == 6
     told = [note for note in checkpoint.report if "head_dim" in note]
     assert len(told) == 1 and "4" in told[0] and "12 rows" in told[0]
+    unsaid = load(heads((12, 16), (6, 16), (8, 12)), head_dim=...)  # a config without the key contradicts nothing
+    assert unsaid.config.head_dim == 6 and not any("head_dim" in note for note in unsaid.report)
 
 
 def test_key_heads(load, refuse):  # speculators 636, vllm 22432

@@ -14,6 +14,7 @@ from transformers import LlamaConfig, LlamaForCausalLM
 
 from eagle3_ext import ops
 from eagle3_ext.checkpoint import DrafterConfig
+from eagle3_ext.doctor.witness import watch_states
 from eagle3_ext.errors import FeatureWidthError
 from eagle3_ext.features import Features, capture
 from eagle3_ext.plan import CapturePlan, resolve_plan
@@ -104,6 +105,7 @@ class Returns(torch.nn.Module):
     def forward(self, x):
         for layer in self.layers:
             layer(x)
+        return x
 
 
 def test_hidden_and_residual_are_added():  # vllm 46788, 26164
@@ -112,6 +114,10 @@ def test_hidden_and_residual_are_added():  # vllm 46788, 26164
     with capture(model, CapturePlan((1, 2, 3, 4), H)) as features:
         model(hidden)
     assert features.tensor.tolist() == [[11, 22, 33, 44] + 3 * [1, 2, 3, 4]]
+    seen = {}
+    with watch_states(model, model.layers, (1,), lambda names, states, _: seen.update(zip(names, states[0].tolist()))):
+        model(hidden)
+    assert seen["1"] == [11, 22, 33, 44] and seen["2"] == seen["4"] == [1, 2, 3, 4], "the doctor agrees"
     assert hidden.tolist() == [[1, 2, 3, 4]] and residual.tolist() == [[10, 20, 30, 40]]
 
 

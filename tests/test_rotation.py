@@ -29,6 +29,7 @@ def test_fc_follows_the_rotation():  # vllm-ascend 6914: fc times blockdiag(Q, Q
 
 @pytest.mark.parametrize("name", ["plain", "K = 5", "H != h", "input_norm", "fc_norm, norm_output", "tied head"])
 def test_the_drafts_are_those_of_the_plain_target(name):  # vllm-ascend 7038: the shared embedding, too
+    torch.manual_seed(0)
     plain = checkpoint_of(name)
     config = plain.config
     rotation, table = orthogonal(config.target_hidden_size), torch.randn(config.vocab_size, config.hidden_size)

@@ -42,8 +42,8 @@ def read_attention(source: Source, h: int) -> dict[str, Any]:
 def _grouped_sizes(source: Source, heads: int, h: int) -> dict[str, Any]:
     q_rows, k_rows = source.stored(f"{ATTENTION}q_proj.weight"), source.stored(f"{ATTENTION}k_proj.weight")
     normed = source.stored(f"{ATTENTION}q_norm.weight")
-    said = source.integer("head_dim") or (h // heads if h % heads == 0 else None)
-    head_dim = normed or said
+    said = source.integer("head_dim")
+    head_dim = normed or said or (h // heads if h % heads == 0 else None)
     if q_rows is not None and normed and q_rows % normed == 0 and q_rows != heads * normed:
         source.note(f"config.json: num_attention_heads is {heads}, but q_proj.weight has {q_rows} rows and q_norm"
                     f".weight {normed}: took {q_rows // normed}")
@@ -61,10 +61,11 @@ def _grouped_sizes(source: Source, heads: int, h: int) -> dict[str, Any]:
     if said is not None and said != head_dim:
         source.note(f"config.json: head_dim is {said}, but q_proj.weight has {q_rows} rows for {heads} heads: took "
                     f"{head_dim}")
-    kv_heads = source.integer("num_key_value_heads") or heads
+    said_kv = source.integer("num_key_value_heads")
+    kv_heads = said_kv or heads
     if k_rows is not None and k_rows != kv_heads * head_dim and k_rows % head_dim == 0:
-        source.note(f"config.json: num_key_value_heads is {kv_heads}, but k_proj.weight has {k_rows} rows of {head_dim}"
-                    f": took {k_rows // head_dim}")
+        source.note(f"config.json: num_key_value_heads is {said_kv or 'missing'}, but k_proj.weight has {k_rows} rows "
+                    f"for heads of {head_dim}: took {k_rows // head_dim}")
         kv_heads = k_rows // head_dim
     return {"num_q_heads": heads, "num_kv_heads": kv_heads, "head_dim": head_dim,
             "qk_norm": any(f"{ATTENTION}{x}_norm.weight" in source.shapes for x in "qk")}
