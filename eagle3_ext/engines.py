@@ -11,6 +11,7 @@ from dataclasses import dataclass
 from .checkpoint import Checkpoint
 from .plan import default_boundaries
 
+_DEFAULT = "the published default"
 # SGLang's targets that do not simply add 1 to explicit ids.
 _ADDS_ONE_IF_FIRST_IS_ONE = ("deepseek", "kimi", "glm4_moe_lite")
 
@@ -37,16 +38,16 @@ def engine_captures(checkpoint: Checkpoint, num_layers: int, target_type: str) -
         return [EngineCapture(engine, (num_layers,), "the state after the final norm (no fc)")
                 for engine in ("vLLM", "SGLang", "TensorRT-LLM")]
     listed = tuple(sorted(set(ids))) if ids else default
-    captures = [
-        EngineCapture("vLLM", listed, "ids are boundaries, sorted, repeats dropped" if ids else "default"),
+    unread = "always the published default, whatever the ids"
+    return [
+        EngineCapture("vLLM", listed, "ids are boundaries, sorted, repeats dropped" if ids else _DEFAULT),
         EngineCapture("SGLang", *(_sglang(ids, num_layers, target_type) if nested and ids else
                                   _sglang_default(num_layers, target_type, ids))),
         EngineCapture("TensorRT-LLM", tuple(i + 1 for i in listed) if ids else default,
-                      "ids are outputs, sorted" if ids else "default"),
-        EngineCapture("llama.cpp", default, "fixed, ids ignored"),
-        EngineCapture("SafeAILab", default, "fixed, ids ignored"),
+                      "ids are outputs, sorted" if ids else _DEFAULT),
+        EngineCapture("llama.cpp", default, unread),
+        EngineCapture("SafeAILab", default, unread),
     ]
-    return captures
 
 
 def _sglang(ids: Sequence[int], num_layers: int, target_type: str) -> tuple[tuple[int, ...], str]:
@@ -62,7 +63,7 @@ def _sglang(ids: Sequence[int], num_layers: int, target_type: str) -> tuple[tupl
 
 def _sglang_default(num_layers: int, target_type: str, ids: list[int] | None) -> tuple[tuple[int, ...], str]:
     default = default_boundaries(num_layers)
-    unread = ", the file's ids are not in eagle_config, where it looks" if ids else ""
+    unread = ": the file's ids are not in eagle_config, where it looks" if ids else ""
     if target_type.startswith("minimax_m3_vl"):
         return tuple(sorted(b + 1 for b in default)), f"minimax_m3_vl's own default{unread}"
-    return tuple(sorted(default)), f"default{unread}"
+    return tuple(sorted(default)), f"{_DEFAULT}{unread}"

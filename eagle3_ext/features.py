@@ -54,8 +54,9 @@ class Features:
         self._end_row = self._first_row
         self._arrived.clear()
 
-    def write(self, slot: int, hidden: torch.Tensor) -> None:
-        """Copies one captured state [..., H] into columns slot*H .. (slot+1)*H of this forward's rows.
+    def write(self, slot: int, hidden: torch.Tensor, residual: torch.Tensor | None = None) -> None:
+        """Copies one captured state, hidden (+ residual) [..., H], into columns slot*H .. (slot+1)*H of this forward's
+        rows.
 
         Raises FeatureWidthError for another width than H, or another number of rows than the forward's first state.
         """
@@ -73,7 +74,9 @@ class Features:
             )
         self._end_row = self._first_row + state.shape[0]
         buffer = self._reserve(self._end_row, state)
-        torch.ops.eagle3_ext.capture_(buffer[self._first_row : self._end_row], slot, state.to(buffer.device))
+        if residual is not None:
+            residual = residual.detach().reshape(state.shape).to(buffer.device)
+        torch.ops.eagle3_ext.capture_(buffer[self._first_row : self._end_row], slot, state.to(buffer.device), residual)
         self._arrived.add(slot)
 
     @property
@@ -210,6 +213,13 @@ def _input_writer(features: Features, slot: int):
 
 def _output_writer(features: Features, slot: int):
     def write(_module, _args, output):
-        features.write(slot, output if isinstance(output, torch.Tensor) else output[0])
+        if isinstance(output, torch.Tensor):
+            features.write(slot, output)
+            return
+        # Layers with a fused add-norm return (hidden, residual), whose sum is the stream. Nothing else a layer returns
+        # beside its hidden state, such as attention weights or a cache, has its shape.
+        hidden, beside = output[0], output[1] if len(output) > 1 else None
+        is_residual = isinstance(beside, torch.Tensor) and beside.shape == hidden.shape
+        features.write(slot, hidden, beside if is_residual else None)
 
     return write

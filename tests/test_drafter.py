@@ -101,35 +101,58 @@ def relative_error(got: torch.Tensor, want: torch.Tensor) -> float:
     return float((got.double() - want).norm() / want.norm())
 
 
+class AbsorbedReference(reference.Drafter):
+    """The reference with kv_b_proj absorbed into queries and outputs, as in the native drafter: it rounds elsewhere."""
+
+    def _attend_latents(self, i, q_nope, q_rope, latents, rotated):
+        up = self.weights[f"layers.{i}.self_attn.kv_b_proj.weight"].unflatten(0, (self.config.num_q_heads, -1))
+        k_up, v_up = up.split([self.config.mla.nope_head_dim, self.config.mla.v_head_dim], dim=1)
+        absorbed = torch.bmm(q_nope.transpose(0, 1), k_up).transpose(0, 1)
+        keys = torch.cat([latents[:, None], rotated], dim=-1)
+        mixed = self._attend(i, torch.cat([absorbed, q_rope], dim=-1), keys, latents[:, None])
+        mixed = mixed.unflatten(-1, (self.config.num_q_heads, -1)).transpose(0, 1)
+        return torch.bmm(mixed, v_up.transpose(1, 2)).transpose(0, 1).flatten(1)
+
+
+def rounded_reference(config: DrafterConfig, *weights_and_tables) -> reference.Drafter:
+    """The reference in the weights' dtype, rounding where the native drafter rounds."""
+    return (AbsorbedReference if config.mla else reference.Drafter)(config, *weights_and_tables)
+
+
+def last_step(one: reference.Drafter) -> dict[str, torch.Tensor]:
+    return {"s": one.s[-1:], "y": one.y[-1:], "logits": one.logits[-1:]}
+
+
 def assert_same_draft(
     drafter: Drafter, oracle: reference.Drafter, steps: int, bound: float, rounded: reference.Drafter | None = None
 ) -> None:
     """The same tokens where the reference's winner leads by more than the bound; then s, y, logits of the last step.
 
-    `rounded`, the reference in the drafter's dtype, shows what rounding alone does where a chain of deep steps makes more
-    of it than the bound allows.
+    `rounded`, the reference in the drafter's dtype, shows what rounding alone does where a chain of deep steps makes
+    more of it than the bound allows.
     """
     draft = drafter.draft(steps)
     assert draft.tokens.shape == draft.log_probs.shape == (1, steps) and draft.lengths.tolist() == [steps]
     want = oracle.draft(steps)
+    bounds = dict.fromkeys(("s", "y", "logits"), bound)
     if rounded is not None:
         rounded.draft(steps)
-        bound = max(bound, 1.25 * relative_error(rounded.s[-1:], oracle.s[-1:]))
+        same = zip(last_step(rounded).values(), last_step(oracle).values(), strict=True)
+        errors = [1.25 * relative_error(value, exact) for value, exact in same]
+        bounds = {name: max(bound, error) for name, error in zip(bounds, errors, strict=True)}
     for step in range(steps):
         logits = oracle.logits[step]
         if int(draft.tokens[0, step]) != want[step]:
             first, second = logits.topk(2).values
-            assert first - second <= 4 * bound * logits.abs().max(), f"step {step}: another token without a tie"
+            tie = 4 * bounds["logits"] * logits.abs().max()
+            assert first - second <= tie, f"step {step}: another token without a tie"
             return  # from here on the two drafted different texts
         log_prob = float(logits.log_softmax(-1).max())
-        assert abs(float(draft.log_probs[0, step]) - log_prob) <= 8 * bound * float(logits.abs().max())
+        assert abs(float(draft.log_probs[0, step]) - log_prob) <= 8 * bounds["logits"] * float(logits.abs().max())
     native = drafter._native
-    for name, got, value in (
-        ("s", native.last_s, oracle.s[-1:]),
-        ("y", native.last_y, oracle.y[-1:]),
-        ("logits", native.last_logits, oracle.logits[-1:]),
-    ):
-        assert relative_error(got, value) <= bound, name
+    got = {"s": native.last_s, "y": native.last_y, "logits": native.last_logits}
+    for name, exact in last_step(oracle).items():
+        assert relative_error(got[name], exact) <= bounds[name], name
 
 
 @pytest.mark.parametrize("dtype", BOUNDS, ids=str)
@@ -139,7 +162,7 @@ def test_agrees_with_the_reference(variant, dtype):
     checkpoint, model = make_checkpoint(config, dtype), make_model(config, dtype)
     drafter = Drafter.from_checkpoint(checkpoint, model)
     tables = (model.get_input_embeddings().weight, model.get_output_embeddings().weight)
-    rounded = reference.Drafter(config, checkpoint.weights, *tables)
+    rounded = rounded_reference(config, checkpoint.weights, *tables)
     oracle = rounded.to(torch.float64)
 
     # A prefill, then a round that accepted two drafts and one that accepted none. Each draft leaves cache entries
@@ -154,6 +177,16 @@ def test_agrees_with_the_reference(variant, dtype):
         assert drafter.lengths.tolist() == [start]
         assert_same_draft(drafter, oracle, steps, bound, None if dtype == torch.float32 else rounded)
     assert drafter.lengths.tolist() == [start], "a draft commits nothing"
+
+
+def test_absorbing_changes_the_rounding_only():
+    config = make_config(**VARIANTS["latent"])
+    weights = make_checkpoint(config, torch.float64).weights | {"embed_tokens.weight": torch.randn(2048, 576).double()}
+    plain, absorbed = reference.Drafter(config, weights), AbsorbedReference(config, weights)
+    for one in (plain, absorbed):
+        one.extend(**make_rows(config, 9, dtype=torch.float64))
+        one.draft(3)
+    torch.testing.assert_close(absorbed.logits, plain.logits, rtol=1e-9, atol=1e-9)
 
 
 def test_truncate_and_reset_forget():

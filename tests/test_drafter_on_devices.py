@@ -7,9 +7,19 @@ from collections.abc import Iterator
 import backends
 import pytest
 import torch
-from test_drafter import BOUNDS, VARIANTS, assert_same_draft, extend, make_checkpoint, make_config, make_model, make_rows
+from test_drafter import (
+    BOUNDS,
+    VARIANTS,
+    assert_same_draft,
+    extend,
+    make_checkpoint,
+    make_config,
+    make_model,
+    make_rows,
+    rounded_reference,
+)
 
-from eagle3_ext import Drafter, ops, reference
+from eagle3_ext import Drafter, ops
 from eagle3_ext.draft_graphs import DraftGraphs
 
 SMALL = {
@@ -62,7 +72,7 @@ def test_agrees_with_the_reference(device, variant, dtype):
     checkpoint, model = make_checkpoint(config, dtype), make_model(config, dtype)
     drafter = Drafter.from_checkpoint(checkpoint, model, device=device, max_length=64)
     tables = (model.get_input_embeddings().weight, model.get_output_embeddings().weight)
-    rounded = reference.Drafter(config, checkpoint.weights, *tables)
+    rounded = rounded_reference(config, checkpoint.weights, *tables)
     oracle = rounded.to(torch.float64)
     start = 0
     for count, steps in ((12, 1), (3, 5), (1, 2)):

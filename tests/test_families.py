@@ -3,21 +3,20 @@
 from __future__ import annotations
 
 import dataclasses
-import json
 from types import SimpleNamespace
 
 import families
 import pytest
 import torch
 from families import CELLS, FORMATS, LAYERS, make_weights, variant, write
-from typer.testing import CliRunner
+from test_drafter import BOUNDS, assert_same_draft, extend, make_rows, rounded_reference
+from transformers import DeepseekV3Config
+from transformers.models.deepseek_v3.modeling_deepseek_v3 import DeepseekV3Attention, DeepseekV3RotaryEmbedding
 
 from eagle3_ext import reference
 from eagle3_ext.checkpoint import load_checkpoint
-from eagle3_ext.cli import app
 from eagle3_ext.drafter import Drafter
 from eagle3_ext.errors import BoundaryError
-from eagle3_ext.inspection import inspect_checkpoint
 from eagle3_ext.plan import resolve_plan
 
 
@@ -42,75 +41,92 @@ def test_what_a_stack_writes_is_what_is_loaded(tmp_path, family, name):
         assert torch.equal(checkpoint.weights[key], weight) and checkpoint.weights[key].dtype == weight.dtype, key
 
 
-def target(config):
+def target(config, dtype):
     """A model in name only: its embedding and head are what a drafter may borrow."""
     generator = torch.Generator().manual_seed(9)
-    tables = [SimpleNamespace(weight=torch.randn(config.vocab_size, config.target_hidden_size, generator=generator))
-              for _ in range(2)]
     width = config.target_hidden_size
+    tables = [SimpleNamespace(weight=torch.randn(config.vocab_size, width, generator=generator).to(dtype))
+              for _ in range(2)]
     text = SimpleNamespace(num_hidden_layers=LAYERS, hidden_size=width, max_position_embeddings=2048)
     return SimpleNamespace(config=SimpleNamespace(get_text_config=lambda: text),
                            get_input_embeddings=lambda: tables[0], get_output_embeddings=lambda: tables[1])
 
 
-def rows(config, count, start):
-    generator = torch.Generator().manual_seed(start)
-    return {"features": torch.randn(count, config.features_width, generator=generator),
-            "tokens": torch.randint(config.vocab_size, (count,), generator=generator),
-            "positions": torch.arange(start, start + count)}
-
-
-def oracle(checkpoint, model) -> reference.Drafter:
-    """The float64 reference of a checkpoint on a target."""
-    tables = model.get_input_embeddings().weight, model.get_output_embeddings().weight
-    return reference.Drafter(checkpoint.config, checkpoint.weights, *tables).to(torch.float64)
-
-
-def run_rounds(drafters, config) -> None:
-    """A prefill, a round that accepted two drafts and one that accepted none, into each of the drafters."""
-    start = 0
-    for count, steps in ((33, 1), (3, 7), (1, 4)):
-        for one in drafters:
-            one.extend(**rows(config, count, start))
-            one.draft(steps)
-        start += count
-
-
-def agrees(family: str, name: str, folder) -> None:
-    """The native drafter against the float64 reference."""
-    checkpoint, _ = load(folder, family, name, torch.float32)
-    config = checkpoint.config
-    model = target(config)
-    exact = oracle(checkpoint, model)
+def agrees(family: str, name: str, folder, dtype: torch.dtype) -> None:
+    """The native drafter against the float64 reference, draft by draft."""
+    checkpoint, _ = load(folder, family, name, dtype)
+    config, model = checkpoint.config, target(checkpoint.config, dtype)
     ids = checkpoint.provenance.layer_ids
     chosen = ids.as_boundaries() if ids and ids.reading == "ambiguous" else None
     native = Drafter.from_checkpoint(checkpoint, model, boundaries=chosen, max_length=256)
-
-    class Door:
-        def extend(self, features, tokens, positions):
-            native.extend(features, tokens, positions, torch.tensor([0, len(tokens)]))
-
-        def draft(self, steps):
-            self.tokens = native.draft(steps).tokens
-
-    run_rounds([exact, Door()], config)
-    got = native._native.last_s, native._native.last_y, native._native.last_logits
-    for value, want in zip(got, (exact.s[-1:], exact.y[-1:], exact.logits[-1:]), strict=True):
-        assert float((value.double() - want).norm() / want.norm()) <= 1e-5
+    tables = model.get_input_embeddings().weight, model.get_output_embeddings().weight
+    rounded = rounded_reference(config, checkpoint.weights, *tables)
+    exact = rounded.to(torch.float64)
+    # A prefill, then a round that accepted two drafts and one that accepted none.
+    start = 0
+    for count, steps in ((33, 1), (3, 7), (1, 4)):
+        rows = make_rows(config, count, start, dtype=dtype)
+        extend(native, rows)
+        for one in (rounded, exact):
+            one.extend(**rows)
+        start += count
+        assert_same_draft(native, exact, steps, BOUNDS[dtype], None if dtype == torch.float32 else rounded)
 
 
 WRITTEN = [(family, name) for family, name in CELLS if name in FORMATS[family].writes]
 
 
+DTYPES = pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16], ids=str)
+
+
+@DTYPES
 @pytest.mark.parametrize("family, name", WRITTEN)
-def test_what_a_stack_writes_computes(tmp_path, family, name):
-    agrees(family, name, tmp_path)
+def test_what_a_stack_writes_computes(tmp_path, family, name, dtype):
+    agrees(family, name, tmp_path, dtype)
 
 
 @pytest.mark.slow
+@DTYPES
 @pytest.mark.parametrize("family, name", [cell for cell in CELLS if cell not in WRITTEN])
-def test_what_a_format_can_carry_computes(tmp_path, family, name):
-    agrees(family, name, tmp_path)
+def test_what_a_format_can_carry_computes(tmp_path, family, name, dtype):
+    agrees(family, name, tmp_path, dtype)
+
+
+# Published yarn forms of kimi drafters, as transformers' own config class reads them.
+KIMI_YARN = {"type": "yarn", "factor": 64.0, "original_max_position_embeddings": 4096, "beta_fast": 32.0,
+             "beta_slow": 1.0, "mscale": 1.0, "mscale_all_dim": 1.0}
+
+
+@pytest.mark.parametrize("scaling", [None, KIMI_YARN, KIMI_YARN | {"mscale_all_dim": 0.7},
+                                     {k: v for k, v in KIMI_YARN.items() if not k.startswith("mscale")}])
+@pytest.mark.parametrize("name", ["latent attention", "latent, no q_lora"])
+def test_a_latent_file_attends_as_transformers_reads_it(tmp_path, name, scaling):
+    """From config.json to numbers by another route: DeepseekV3Config and DeepseekV3Attention on the file's own keys."""
+    form, weights = FORMATS["ModelOpt MLA"], make_weights(variant(name), dtype=torch.float32)
+    # Their latent norms take 1e-6 whatever rms_norm_eps says; engines take rms_norm_eps.
+    raw = form.config_json(variant(name)) | {"rope_scaling": scaling, "rope_theta": 5e4, "rms_norm_eps": 1e-6}
+    folder = write(tmp_path, dataclasses.replace(form, config_json=lambda _: raw), variant(name), weights)
+    checkpoint, prefix = load_checkpoint(folder), "layers.0.self_attn."
+    keys = {key: value for key, value in raw.items() if key not in ("architectures", "model_type", "torch_dtype")}
+    theirs = DeepseekV3Config(**keys, attn_implementation="eager")
+    attention = DeepseekV3Attention(theirs, 0).double().requires_grad_(False)
+    names = [key for key, _ in attention.named_parameters()]
+    assert sorted(names) == sorted(key.removeprefix(prefix) for key in weights if key.startswith(prefix))
+    for key, parameter in attention.named_parameters():
+        parameter.data = weights[prefix + key].double()
+    ours = reference.Drafter(checkpoint.config, checkpoint.weights, torch.ones(40, 16)).to(torch.float64)
+    torch.manual_seed(0)
+    x, count = torch.randn(50, 32, dtype=torch.float64), 50
+    mask = torch.full((count, count), -torch.inf, dtype=torch.float64).triu(1)[None, None]
+    # Their angles are float32: at position p they are off by p x 2^-24 radians, 0.004 at the last one of the second.
+    for stride, bound in ((1, 1e-5), (1500, 5e-3)):
+        positions = stride * torch.arange(count)
+        angles = DeepseekV3RotaryEmbedding(theirs)(x[None].float(), positions[None])
+        angles = tuple(part.double() for part in angles)
+        expected = attention(x[None], position_embeddings=angles, attention_mask=mask)[0][0]
+        ours.reset()
+        got = ours._linear(ours._latent_attention(0, x, ours._angles(positions)), f"{prefix}o_proj")
+        assert (got - expected).norm() <= bound * expected.norm()
 
 
 # ---- boundaries, family by family
@@ -148,36 +164,6 @@ def test_layer_ids_are_read_as_their_stack_means_them(tmp_path, family):
     if reading is not None:
         other = {"outputs": "read as boundaries", "boundaries": "read as layer outputs"}[reading]
         assert other in str(plan)
-
-
-@pytest.mark.parametrize("family", FORMATS)
-def test_inspect_explains_every_fixture(tmp_path, family):
-    form = FORMATS[family]
-    name = "latent attention" if form.latent else "plain"
-    write(tmp_path / "drafter", form, variant(name), make_weights(variant(name)))
-    facts = {"num_hidden_layers": LAYERS, "hidden_size": 16, "vocab_size": 40, "model_type": "llama"}
-    (tmp_path / "target.json").write_text(json.dumps(facts))
-    inspection = inspect_checkpoint(tmp_path / "drafter", tmp_path / "target.json")
-    text = {heading: "\n".join(lines) for heading, lines in inspection.sections()}
-    assert text["family"].startswith(form.family + ": ")
-    assert "features 48" in text["dimensions"] and "fc 48 -> 16" in text["fusion"]
-    assert "drafts 12 of 40 tokens (30.0%)" in text["output"]
-    expected = "can be read two ways" if READINGS[family][0] == "ambiguous" else "captures the outputs of layers 1, "
-    assert expected in text["boundaries"]
-    for engine in ("vLLM", "SGLang", "TensorRT-LLM", "llama.cpp", "SafeAILab"):
-        assert f"{engine} captures boundaries" in text["boundaries"]
-    json.dumps(inspection.to_dict())
-
-
-def test_the_command_line_inspects_and_refuses(tmp_path):
-    folder = write(tmp_path / "drafter", FORMATS["SpecForge"], variant("plain"), make_weights(variant("plain")))
-    command = ["inspect", str(folder), "--json", str(tmp_path / "out.json")]
-    result = CliRunner().invoke(app, command)
-    assert result.exit_code == 0 and result.stdout.startswith("family                  SpecForge or TorchSpec: ")
-    assert json.loads((tmp_path / "out.json").read_text())["config"]["num_states"] == 3
-    (folder / "config.json").write_text("{}")
-    result = CliRunner().invoke(app, command)
-    assert result.exit_code == 1 and "is no usable drafter" in result.stdout
 
 
 def test_the_support_matrix_in_the_docs_is_current():

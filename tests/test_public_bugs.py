@@ -6,18 +6,21 @@ The reports are named by repository and number. One tiny drafter, `CONFIG` and `
 from __future__ import annotations
 
 import json
+import math
+from pathlib import Path
 from types import SimpleNamespace
 
 import pytest
 import torch
 from safetensors.torch import save_file
 
-from eagle3_ext import reference
+from eagle3_ext import ops, reference
 from eagle3_ext.checkpoint import coverage, load_checkpoint
 from eagle3_ext.drafter import Drafter
 from eagle3_ext.errors import BoundaryError, CheckpointError, FeatureWidthError
 from eagle3_ext.plan import resolve_plan
 from eagle3_ext.rope import inverse_frequencies
+from eagle3_ext.sharing import shared_table
 
 CONFIG = {
     "architectures": ["LlamaForCausalLMEagle3"], "model_type": "llama", "hidden_size": 8, "intermediate_size": 16,
@@ -80,10 +83,10 @@ def refuse(load):
     return refuse
 
 
-def target(rows=32, width=8, layers=8, value=1.0, model_type="llama"):
+def target(rows=32, width=8, layers=8, value=1.0, **text_config):
     tables = [SimpleNamespace(weight=torch.full((rows, width), value)) for _ in range(2)]
     text = SimpleNamespace(num_hidden_layers=layers, hidden_size=width, max_position_embeddings=64,
-                           model_type=model_type)
+                           **text_config)
     return SimpleNamespace(config=SimpleNamespace(get_text_config=lambda: text),
                            get_input_embeddings=lambda: tables[0], get_output_embeddings=lambda: tables[1])
 
@@ -132,6 +135,18 @@ def test_drafter_and_target_widths_differ(load):  # vllm 18906, sglang 7011
     with pytest.raises(CheckpointError, match=r"embed_tokens.weight.*\[32, 6\].*\[32, 8\]"):
         Drafter.from_checkpoint(checkpoint, target())
     assert load(target_hidden_size=None).config.target_hidden_size == 8
+
+
+@pytest.mark.parametrize("rows", [1, 64, 4096])
+def test_the_second_step_reads_its_own_width(load, rows):  # llama.cpp 24637: one width constant for both inputs
+    checkpoint = load(tensors({"embed_tokens.weight": random(32, 8)}), max_position_embeddings=8192)
+    native = Drafter.from_checkpoint(checkpoint, target(), dtype=torch.float32, max_length=8192)
+    exact = oracle(checkpoint)
+    features, tokens = random(rows, 24, dtype=torch.float32), torch.arange(rows) % 32
+    native.extend(features, tokens, torch.arange(rows), torch.tensor([0, rows]))
+    exact.extend(features.double(), tokens, torch.arange(rows))
+    assert native.draft(2).tokens[0].tolist() == exact.draft(2)
+    assert float((native._native.last_s.double() - exact.s[-1:]).norm() / exact.s[-1:].norm()) <= 1e-5
 
 
 def test_number_of_states(load, refuse):  # verl-SpeCo 6, executorch 20149, sglang 24620
@@ -261,6 +276,30 @@ def test_a_map_shorter_than_the_head(refuse):  # SpecForge 76
     refuse(stored, draft_vocab_size=4, told=["d2t is [3], expected [4]"])
 
 
+def test_a_map_is_built_for_the_size_that_is_asked_for(tmp_path, monkeypatch):  # SpecForge 76, 602
+    """Three distinct tokens: other ids fill up the map, and a second size gets a second map."""
+    monkeypatch.syspath_prepend(str(Path(__file__).parents[1] / "tools"))
+    from training.data import VALIDATION_ROWS, ShardSet
+
+    text = torch.tensor([[7, 2, 7, 5]], dtype=torch.int32).repeat(VALIDATION_ROWS + 1, 1)
+    save_file({"tokens": text, "greedy": text.clone(), "answer": torch.ones_like(text, dtype=torch.uint8)},
+              tmp_path / "0.safetensors")
+    shards = ShardSet(tmp_path)
+    for size in (3, 5, 4, 6):
+        ids = shards.frequent_tokens(size, 8).tolist()
+        assert len(set(ids)) == size and ids == sorted(ids) and {2, 5, 7} <= set(ids)
+
+
+def test_two_maps_in_one_file(refuse):  # SpecForge 534, speculators 1081: the map the head was trained with is replaced
+    other = tensors({"draft_id_to_target_id": torch.arange(12) + 8})
+    refuse(other, told=["duplicate", "draft_id_to_target_id", "both d2t"])
+
+
+def test_logits_that_are_not_as_wide_as_the_map():  # SpecForge 146: joined twice over four ranks
+    with pytest.raises(ValueError, match=r"target_ids has shape \[32\].*\[128\]"):
+        ops.argmax_tokens(torch.zeros(5, 128), torch.arange(32))
+
+
 @pytest.mark.parametrize("size", [0, -1, 4.0, "12", 33])
 def test_nonsense_sizes(refuse, size):  # Automodel 2260
     refuse(draft_vocab_size=size, told=["draft_vocab_size", repr(size)])
@@ -297,7 +336,15 @@ def test_a_head_that_is_not_there(load, refuse):  # sglang 27829
     checkpoint = load(full({"lm_head.weight": None}), draft_vocab_size=32)
     model = target()
     native = Drafter.from_checkpoint(checkpoint, model)
-    assert not checkpoint.config.own_head and native is not None
+    assert not checkpoint.config.own_head
+    lent = model.get_output_embeddings()
+    assert shared_table(lent, "lm_head.weight", 32, 8).data_ptr() == lent.weight.data_ptr(), "the same storage"
+    lent.weight.zero_()  # the head's log-probabilities are now those of equal logits
+    native.extend(torch.ones(1, 24), torch.tensor([0]), torch.tensor([0]), torch.tensor([0, 1]))
+    assert float(native.draft(1).log_probs) == pytest.approx(-math.log(32))
+    model.get_output_embeddings = lambda: None
+    with pytest.raises(CheckpointError, match="lm_head.weight.*is missing"):
+        Drafter.from_checkpoint(checkpoint, model)
     with pytest.raises(ValueError, match="lm_head.weight"):
         reference.Drafter(checkpoint.config, checkpoint.weights, torch.ones(32, 8))
     refuse(tensors({"lm_head.weight": None}), told=["missing: lm_head.weight"])
@@ -307,6 +354,12 @@ def test_own_embedding_is_kept(load):  # vllm 28549
     checkpoint = load(tensors({"embed_tokens.weight": torch.full((32, 8), 2.0)}))
     assert checkpoint.config.own_embedding
     assert oracle(checkpoint).weights["embed_tokens.weight"].unique().tolist() == [2.0]
+    drafts = []
+    for value in (1.0, 5.0):  # whatever the target's embedding holds
+        native = Drafter.from_checkpoint(checkpoint, target(value=value), dtype=torch.float32)
+        native.extend(random(1, 24, dtype=torch.float32), torch.tensor([0]), torch.tensor([0]), torch.tensor([0, 1]))
+        drafts.append(native.draft(1).log_probs.clone())
+    assert torch.equal(*drafts)
 
 
 def test_absent_embedding_is_the_targets(load):  # vllm 17326, TensorRT-LLM 3176
@@ -397,11 +450,11 @@ def test_no_tensors_at_all(tmp_path):
 
 
 def test_dtypes_are_kept_and_tables_never_cast(load):  # speculators 136, alpamayo 37
-    stored = tensors({"d2t": torch.arange(12) * 8000, "t2d": None})
+    stored = tensors({"d2t": torch.arange(12) + 95_990, "t2d": None})  # up to 96001, which bf16 rounds to 96256
     weights = load(stored, vocab_size=100_000).weights
     assert weights["fc.weight"].dtype == torch.bfloat16
     ids = oracle(load(stored, vocab_size=100_000)).to(torch.bfloat16).weights["target_ids"]
-    assert ids.dtype == torch.int64 and int(ids[-1]) == 11 * 8000 + 11
+    assert ids.dtype == torch.int64 and int(ids[-1]) == 96_001 + 11
 
 
 @pytest.mark.parametrize("keys, expected", [
@@ -450,6 +503,8 @@ def test_head_dim_that_contradicts_the_weights(load):  # AngelSlim 5
     assert checkpoint.config.head_dim == 6
     told = [note for note in checkpoint.report if "head_dim" in note]
     assert len(told) == 1 and "4" in told[0] and "12 rows" in told[0]
+    unsaid = load(heads((12, 16), (6, 16), (8, 12)), head_dim=...)  # a config without the key contradicts nothing
+    assert unsaid.config.head_dim == 6 and not any("head_dim" in note for note in unsaid.report)
 
 
 def test_key_heads(load, refuse):  # speculators 636, vllm 22432
@@ -568,6 +623,9 @@ def test_mrope_positions_with_equal_rows(load):  # sglang 34152
         native.extend(*call, torch.arange(15).view(3, 5), torch.tensor([0, 5]))
     with pytest.raises(ValueError, match=r"positions.*\[3, 2\].*5 rows"):
         native.extend(*call, torch.arange(6).view(3, 2), torch.tensor([0, 5]))
+    ten = torch.zeros(40, 24), torch.zeros(40, dtype=torch.int64), torch.arange(10), torch.tensor([0, 40])
+    with pytest.raises(ValueError, match="40 rows.*positions 10"):
+        native.extend(*ten)
 
 
 def test_tables_do_not_come_from_max_position_embeddings(load):  # vllm 48894, sglang 6783
@@ -577,6 +635,30 @@ def test_tables_do_not_come_from_max_position_embeddings(load):  # vllm 48894, s
     assert one.draft(3) and torch.isfinite(one.s).all()
 
 
+def test_drafting_past_the_limit_writes_no_other_slot(load):  # vllm 16087: a clamped position wrote slot 0
+    checkpoint = load()
+    pair = Drafter.from_checkpoint(checkpoint, target(), dtype=torch.float32, max_batch=2, max_length=64)
+    alone = Drafter.from_checkpoint(checkpoint, target(), dtype=torch.float32, max_length=64)
+    features, tokens = random(64, 24, dtype=torch.float32), torch.arange(64) % 32
+    rows = features, tokens, torch.arange(64), torch.tensor([0, 64])
+    for sequence in (1, 0):
+        pair.extend(*rows, torch.tensor([sequence]))
+        pair.draft(1)
+        with pytest.raises(ValueError, match="max_length=64"):
+            pair.extend(features[:1], tokens[:1], torch.tensor([63]), torch.tensor([0, 1]), torch.tensor([sequence]))
+    alone.extend(*rows)
+    alone.draft(1)
+    for drafter, sequences in ((alone, 1), (pair, 2)):  # one row again, over slots that nobody may have touched
+        for sequence in range(sequences):
+            drafter.truncate(sequence, 63)
+    one = features[63:], tokens[63:], torch.tensor([63]), torch.tensor([0, 1])
+    alone.extend(*one)
+    want = alone.draft(1).log_probs.clone()
+    for sequence in (0, 1):
+        pair.extend(*one, torch.tensor([sequence]))
+        assert torch.equal(pair.draft(1).log_probs, want)
+
+
 # ---- quantised, sharded and wrapped targets
 
 
@@ -584,6 +666,8 @@ def test_quantisation_of_target_and_drafter(load, refuse):  # vllm 26590
     refuse(tensors({"fc.weight_scale": random(1)}), told=["fc.weight_scale"])
     refuse(tensors({"lm_head.weight": torch.zeros(12, 8, dtype=torch.int8)}), told=["lm_head.weight", "I8"])
     refuse(quantization_config={"quant_method": "fp8"}, told=["quantization_config"])
+    quantised = target(quantization_config={"quant_method": "fp8"})  # its layers are; its embedding is not
+    assert Drafter.from_checkpoint(load(), quantised, dtype=torch.float32).dtype == torch.float32
 
 
 class Wrapped(SimpleNamespace):

@@ -17,13 +17,13 @@ import torch
 from ..errors import CheckpointError
 from .config import DrafterConfig, Layer, Mla, expected_shapes
 from .families import Family, recognise, tell_pitfalls
-from .files import find_files, read_headers
+from .files import FLOATS, find_files, read_headers
 from .layer_ids import LayerIds, read_layer_ids
 from .names import foreign_tensors
 from .reader import read_config, refuse_foreign, unify_pre_norms
 from .sidecar import read_sidecar
 from .source import Source
-from .weights import compare, coverage, target_ids
+from .weights import compare, coverage, target_ids, without_elements
 
 __all__ = ["Checkpoint", "DrafterConfig", "Family", "Layer", "LayerIds", "Mla", "Provenance", "coverage",
            "expected_shapes", "load_checkpoint"]
@@ -81,7 +81,7 @@ def load_checkpoint(path: str | Path, *, norm_before_residual: bool | None = Non
     source.notes += [*passed_over, *skipped]
     names = tuple(tensor.name for tensor in stored.values())
     refuse_foreign(source)
-    source.problems += foreign_tensors(stored)
+    source.problems += foreign_tensors(stored) + without_elements(stored)
     unify_pre_norms(stored, source)
     source.shapes = {name: tensor.shape for name, tensor in stored.items()}
     family = recognise(source, names)
@@ -93,14 +93,15 @@ def load_checkpoint(path: str | Path, *, norm_before_residual: bool | None = Non
         source.problems += compare(stored, config)
     source.problems += duplicates
     if source.problems or config is None:
-        raise CheckpointError(f"{folder} is no usable drafter:\n" +
-                              "\n".join(f"  {problem}" for problem in source.problems))
-    tell_pitfalls(family, source)
+        # The notes belong to it: where a shape was believed before the config, that shape may be what is wrong.
+        lines = [*source.problems, *(f"(note: {note})" for note in source.notes)]
+        raise CheckpointError(f"{folder} is no usable drafter:\n" + "\n".join(f"  {line}" for line in lines))
+    tell_pitfalls(family, source, config)
     weights = {name: tensor.load() for name, tensor in stored.items()}
     absolute = target_ids(weights.pop("d2t", None), weights.pop("t2d", None), config)
     if absolute is not None:
         weights["target_ids"] = absolute
-    dtypes = [tensor.dtype for tensor in stored.values() if tensor.dtype[0] in "FB" and tensor.dtype != "BOOL"]
+    dtypes = [tensor.dtype for tensor in stored.values() if tensor.dtype in FLOATS]
     _tell_dtype(source, declared, weights)
     boundaries = sidecar.get("boundaries")
     provenance = Provenance(family, ids, boundaries and tuple(boundaries),

@@ -15,6 +15,12 @@ def is_latent(source: Source) -> bool:
     return f"{ATTENTION}kv_a_proj_with_mqa.weight" in source.shapes
 
 
+def joins_embedding(source: Source, i: int, h: int) -> bool:
+    """Whether layer i's attention reads [embedding | hidden], 2h wide: told by its first projection."""
+    projection = "kv_a_proj_with_mqa" if is_latent(source) else "q_proj"
+    return i == 0 or source.stored(f"layers.{i}.self_attn.{projection}.weight", 1) == 2 * h
+
+
 def read_attention(source: Source, h: int) -> dict[str, Any]:
     """Head counts and sizes, q/k norm and biases; `problems` where the shapes do not add up."""
     heads = source.integer("num_attention_heads")
@@ -36,8 +42,8 @@ def read_attention(source: Source, h: int) -> dict[str, Any]:
 def _grouped_sizes(source: Source, heads: int, h: int) -> dict[str, Any]:
     q_rows, k_rows = source.stored(f"{ATTENTION}q_proj.weight"), source.stored(f"{ATTENTION}k_proj.weight")
     normed = source.stored(f"{ATTENTION}q_norm.weight")
-    said = source.integer("head_dim") or (h // heads if h % heads == 0 else None)
-    head_dim = normed or said
+    said = source.integer("head_dim")
+    head_dim = normed or said or (h // heads if h % heads == 0 else None)
     if q_rows is not None and normed and q_rows % normed == 0 and q_rows != heads * normed:
         source.note(f"config.json: num_attention_heads is {heads}, but q_proj.weight has {q_rows} rows and q_norm"
                     f".weight {normed}: took {q_rows // normed}")
@@ -55,10 +61,11 @@ def _grouped_sizes(source: Source, heads: int, h: int) -> dict[str, Any]:
     if said is not None and said != head_dim:
         source.note(f"config.json: head_dim is {said}, but q_proj.weight has {q_rows} rows for {heads} heads: took "
                     f"{head_dim}")
-    kv_heads = source.integer("num_key_value_heads") or heads
+    said_kv = source.integer("num_key_value_heads")
+    kv_heads = said_kv or heads
     if k_rows is not None and k_rows != kv_heads * head_dim and k_rows % head_dim == 0:
-        source.note(f"config.json: num_key_value_heads is {kv_heads}, but k_proj.weight has {k_rows} rows of {head_dim}"
-                    f": took {k_rows // head_dim}")
+        source.note(f"config.json: num_key_value_heads is {said_kv or 'missing'}, but k_proj.weight has {k_rows} rows "
+                    f"for heads of {head_dim}: took {k_rows // head_dim}")
         kv_heads = k_rows // head_dim
     return {"num_q_heads": heads, "num_kv_heads": kv_heads, "head_dim": head_dim,
             "qk_norm": any(f"{ATTENTION}{x}_norm.weight" in source.shapes for x in "qk")}
@@ -69,7 +76,7 @@ def _latent_sizes(source: Source, heads: int) -> dict[str, Any]:
     joint = source.stored(f"{ATTENTION}kv_a_proj_with_mqa.weight")
     first = "q_b_proj" if f"{ATTENTION}q_b_proj.weight" in source.shapes else "q_proj"
     q_rows, o_columns = source.stored(f"{ATTENTION}{first}.weight"), source.stored(f"{ATTENTION}o_proj.weight", 1)
-    if None in (kv_lora, q_rows, o_columns) or q_rows % heads or o_columns % heads or joint <= kv_lora:
+    if None in (kv_lora, joint, q_rows, o_columns) or q_rows % heads or o_columns % heads or joint <= kv_lora:
         source.problem(f"latent attention does not add up for {heads} heads: {first}.weight has {q_rows} rows, "
                        f"o_proj.weight {o_columns} columns, kv_a_proj_with_mqa.weight {joint} rows, latent {kv_lora}")
         return {}

@@ -9,6 +9,7 @@ import re
 from collections.abc import Collection
 from dataclasses import dataclass
 
+from .config import DrafterConfig
 from .source import Source
 
 SPECULATORS = ("Eagle3Speculator", "Eagle3DraftModel")
@@ -47,26 +48,27 @@ def recognise(source: Source, names: Collection[str]) -> Family:
     if "_torchspec_version" in raw:
         return Family("TorchSpec", (f"_torchspec_version {raw['_torchspec_version']}", said))
     if any(name.startswith("model.layers.") for name in names) and any(name.startswith("layers.") for name in names):
-        return Family("DeepSpec", ("tensors under both layers. and model.layers.",))
+        return Family("DeepSpec", ("tensors named layers.* and model.layers.*",))
     if any(name.startswith(("model.fc", "model.midlayer", "model.layers")) for name in names):
-        return Family("NeMo Automodel", ("tensors under model.",))
+        return Family("NeMo Automodel", ("tensors named model.*",))
     if architecture == "Eagle3LlamaForCausalLM":
         return Family("AngelSlim", (said,))
     if architecture == MLA_ARCHITECTURE:
         if any(name.startswith("midlayer.") for name in names):
-            return Family("TorchSpec", (said, "tensors under midlayer."))
-        return Family("ModelOpt MLA or TorchSpec for vLLM", (said, "tensors under layers.0."))
+            return Family("TorchSpec", (said, "tensors named midlayer.*"))
+        return Family("ModelOpt MLA or TorchSpec for vLLM", (said, "tensors named layers.0.*"))
     if any(re.match(r"midlayer\.\d", name) for name in names):
-        return Family("ModelOpt Megatron", ("tensors under midlayer.{i}.",))
+        return Family("ModelOpt Megatron", ("tensors named midlayer.0.*",))
     ids = source.said("eagle_aux_hidden_state_layer_ids")
     if any(name.startswith("midlayer.") for name in names):
         if isinstance(ids, list) and all(type(i) is int for i in ids) and ids != sorted(ids):
-            return Family("ModelOpt Megatron", ("tensors under midlayer.", f"unsorted layer ids {ids}"))
+            return Family("ModelOpt Megatron", ("tensors named midlayer.*", f"unsorted layer ids {ids}"))
         if raw.get("eagle_config") is not None or ids is not None:
-            return Family("SpecForge or TorchSpec", ("tensors under midlayer.", "eagle_config"))
-        return Family("SafeAILab", ("tensors under midlayer.", "no eagle_config"))
+            sign = "eagle_config" if ids is None else "layer ids"
+            return Family("SpecForge or TorchSpec", ("tensors named midlayer.*", f"{sign} in config.json"))
+        return Family("SafeAILab", ("tensors named midlayer.*", "no eagle_config in config.json"))
     if any(name.startswith("layers.") for name in names):
-        return Family("ModelOpt", ("tensors under layers.{i}.", said))
+        return Family("ModelOpt", ("tensors named layers.0.*", said))
     return Family("unknown", (said,))
 
 
@@ -79,26 +81,17 @@ def _speculators(source: Source, said: str) -> Family:
     return Family("speculators", (said, *evidence))
 
 
-def tell_pitfalls(family: Family, source: Source) -> None:
+def tell_pitfalls(family: Family, source: Source, config: DrafterConfig) -> None:
     """Notes what this family's trainers and the engines are known to disagree about, where this file meets it."""
-    if "SpecForge" in family.name and source.said("norm_output") is True:
+    if "SpecForge" in family.name and config.norm_output:
         source.note("norm_output is true: the recurrent hidden is y, as every engine serves it; SpecForge's trainer "
                     "feeds s and means only that the head reads y")
-    if "TorchSpec" in family.name and rope_kind(source) in ("linear", "dynamic", "yarn"):
-        source.note(f"TorchSpec trains {rope_kind(source)} RoPE with base 10000 whatever rope_theta says; the file's "
+    if "TorchSpec" in family.name and config.rope.kind in ("linear", "dynamic", "yarn"):
+        source.note(f"TorchSpec trains {config.rope.kind} RoPE with base 10000 whatever rope_theta says; the file's "
                     "value is used, as in the engines")
     if family.name == "ModelOpt":
         source.note("ModelOpt's trainers since December 2025 apply input_layernorm's gain to the fused hidden too; no "
                     "engine does, and neither does this one")
-        if source.said("norm_before_residual") is True:
+        if config.norm_before_residual:
             source.note("norm_before_residual is true: ModelOpt's conversion for vLLM writes that although its "
                         "training keeps the un-normed residual")
-
-
-def rope_kind(source: Source) -> str:
-    """The file's name for its RoPE form, "default" where it has none."""
-    for key in ("rope_parameters", "rope_scaling"):
-        rope = source.said(key)
-        if isinstance(rope, dict) and (rope.get("rope_type") or rope.get("type")):
-            return str(rope.get("rope_type") or rope.get("type"))
-    return "default"

@@ -7,10 +7,11 @@ each of these).
 
 from __future__ import annotations
 
+import dataclasses
 import re
 from typing import Any
 
-from .attention import ATTENTION, is_latent, read_attention
+from .attention import ATTENTION, is_latent, joins_embedding, read_attention
 from .config import DrafterConfig, Layer
 from .families import ARCHITECTURES, FOREIGN_ARCHITECTURES, MLA_ARCHITECTURE
 from .layer_ids import LayerIds
@@ -75,7 +76,7 @@ def read_config(source: Source, ids: LayerIds | None, norm_before_residual: bool
         return None
     mla = fields.get("mla")
     if mla is not None:
-        fields["mla"] = type(mla)(**vars(mla) | {"mscale": rope["mscale"]})
+        fields["mla"] = dataclasses.replace(mla, mscale=rope["mscale"])
     fields |= {"rope_theta": rope["rope_theta"], "rope": rope["rope"], "boundaries": ids.boundaries if ids else None}
     try:
         return DrafterConfig(**fields)
@@ -93,12 +94,10 @@ def _layers(source: Source, h: int) -> tuple[Layer, ...]:
     if said is not None and said != count:
         source.note(f"config.json: num_hidden_layers is {said}, but {count} "
                     f"{'layer is' if count == 1 else 'layers are'} stored: took {count}")
-    projection = "kv_a_proj_with_mqa" if is_latent(source) else "q_proj"
-    widths = [source.stored(f"layers.{i}.self_attn.{projection}.weight", 1) for i in range(count)]
-    joins = [i == 0 or width == 2 * h for i, width in enumerate(widths)]
+    joins = [joins_embedding(source, i, h) for i in range(count)]
     if count > 1 and source.flag("next_layer_regular", not any(joins[1:])) == any(joins[1:]):
-        source.note(f"config.json: next_layer_regular is {any(joins[1:])}, but later layers read {widths[1:]} columns: "
-                    "took that")
+        source.note(f"config.json: next_layer_regular is {any(joins[1:])}, but later layers read "
+                    f"{'embedding and hidden' if any(joins[1:]) else 'the hidden alone'}: took that")
     return tuple(Layer(joins, window) for joins, window in zip(joins, _windows(source, count), strict=True))
 
 
@@ -120,7 +119,10 @@ def _windows(source: Source, count: int) -> list[int | None]:
         source.problem(f"config.json: sliding_window is {window}, but neither layer_types nor use_sliding_window says "
                        "whether it applies, and engines disagree; add one of them")
     first = source.said("max_window_layers", 0)
-    return [window if type(first) is int and i >= first else None for i in range(count)]
+    if type(first) is not int or first < 0:
+        source.problem(f"config.json: max_window_layers is {first!r}; it must be a number of layers")
+        return [None] * count
+    return [window if i >= first else None for i in range(count)]
 
 
 def _feature_sizes(source: Source, ids: LayerIds | None, h: int) -> dict[str, Any]:
@@ -140,6 +142,7 @@ def _feature_sizes(source: Source, ids: LayerIds | None, h: int) -> dict[str, An
         num_states = columns // state
     if num_states is None or num_states * state != columns:
         need = f"a multiple of {state}" if num_states is None else f"{num_states} x {state} = {num_states * state}"
+        need += f" (fc_norm.0.weight {list(source.shapes['fc_norm.0.weight'])})" if norms else ""
         source.problem(f"fc.weight {list(fc)} does not fuse whole states: its {columns} columns must be num_states * "
                        f"target_hidden_size, {need}")
     return {"num_states": num_states or 1, "target_hidden_size": state}
@@ -210,15 +213,15 @@ def unify_pre_norms(stored: dict[str, Any], source: Source) -> None:
 
     Layers that join the embedding again have both, for embedding and hidden, and stay as they are.
     """
-    h = source.stored("layers.0.input_layernorm.weight") or source.said("hidden_size")
-    for name in [name for name in stored if re.match(r"layers\.[1-9]\d*\.hidden_norm\.weight$", name)]:
-        layer = name.removesuffix("hidden_norm.weight")
-        columns = [source.stored(f"{layer}self_attn.{p}_proj.weight", 1) for p in ("q", "kv_a")]
-        if 2 * h in [c for c in columns if c] if isinstance(h, int) else False:
+    h = source.stored("layers.0.input_layernorm.weight") or source.integer("hidden_size") or 0
+    for name in list(stored):
+        layer = re.fullmatch(r"layers\.([1-9]\d*)\.hidden_norm\.weight", name)
+        if layer is None or joins_embedding(source, int(layer[1]), h):
             continue
-        if f"{layer}input_layernorm.weight" in stored:
-            source.problem(f"{name} and {layer}input_layernorm.weight are both in the file; a plain layer has one "
-                           "pre-norm, and engines disagree which")
+        usual = f"layers.{layer[1]}.input_layernorm.weight"
+        if usual in stored:
+            source.problem(f"{name} and {usual} are both in the file; a plain layer has one pre-norm, and engines "
+                           "disagree which")
             continue
-        stored[f"{layer}input_layernorm.weight"] = stored.pop(name)
+        stored[usual] = stored.pop(name)
         source.note(f"{name} is that layer's pre-norm, called input_layernorm elsewhere")

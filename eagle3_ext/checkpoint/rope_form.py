@@ -94,37 +94,46 @@ def _stretch(source: Source, kind: str, values: Mapping[str, Any]) -> dict[str, 
             source.problem(f"config.json: RoPE type {kind} needs {key}, which is missing")
         return positive(source, f"{key} (RoPE type {kind})", value, 1.0)
 
+    def length(fallback: int | None = None) -> int:
+        value = needed("original_max_position_embeddings", fallback)
+        if value == int(value) and 1 <= value < 2**53:
+            return int(value)
+        source.problem(f"config.json: original_max_position_embeddings (RoPE type {kind}) is {value!r}; it must be a "
+                       "number of positions")
+        return 1
+
     limit = source.integer("max_position_embeddings")
     original = source.integer("original_max_position_embeddings")
     if kind == "linear":
         return {"factor": needed("factor"), "mscale": 1.0}
     if kind == "dynamic":
-        form: dict[str, Any] = {"original_length": int(needed("original_max_position_embeddings", original or limit))}
+        form: dict[str, Any] = {"original_length": length(original or limit)}
         if values.get("alpha") is not None:
             return form | {"alpha": needed("alpha"), "mscale": 1.0}
         return form | {"factor": needed("factor"), "mscale": 1.0}
     if kind == "llama3":
         return {"factor": needed("factor"), "low_freq_factor": needed("low_freq_factor"), "mscale": 1.0,
                 "high_freq_factor": needed("high_freq_factor"),
-                "original_length": int(needed("original_max_position_embeddings"))}
+                "original_length": length()}
     if kind == "yarn":
-        length = int(needed("original_max_position_embeddings", original))
-        factor = needed("factor", limit / length if limit else None)
+        before = length(original)
+        factor = needed("factor", limit / before if limit else None)
         truncate = values.get("truncate")
         if truncate not in (None, True, False):
             source.problem(f"config.json: RoPE's truncate is {truncate!r}; it must be true or false")
-        return {"factor": factor, "original_length": length, "beta_fast": needed("beta_fast", 32),
-                "beta_slow": needed("beta_slow", 1), "truncate": truncate is not False} | _yarn_scales(values, factor)
+        form = {"factor": factor, "original_length": before, "truncate": truncate is not False}
+        betas = {"beta_fast": needed("beta_fast", 32), "beta_slow": needed("beta_slow", 1)}
+        return form | betas | _yarn_scales(source, values, factor)
     return {"mscale": 1.0}
 
 
-def _yarn_scales(values: Mapping[str, Any], factor: float) -> dict[str, float]:
+def _yarn_scales(source: Source, values: Mapping[str, Any], factor: float) -> dict[str, float]:
     """yarn's factor on cosines and sines, and the mscale whose square latent attention puts on its softmax scale."""
     def scale(weight: float) -> float:
         return 0.1 * weight * math.log(factor) + 1.0 if factor > 1 else 1.0
 
-    mscale, all_dim = values.get("mscale"), values.get("mscale_all_dim")
-    attention = values.get("attention_factor")
-    if attention is None:
-        attention = scale(mscale) / scale(all_dim) if mscale and all_dim else scale(1.0)
-    return {"attention_factor": float(attention), "mscale": scale(all_dim) if all_dim else 1.0}
+    mscale, all_dim = (None if values.get(key) in (None, 0) else positive(source, f"RoPE's {key}", values[key], 1.0)
+                       for key in ("mscale", "mscale_all_dim"))
+    implied = scale(mscale) / scale(all_dim) if mscale and all_dim else scale(1.0)
+    attention = positive(source, "RoPE's attention_factor", values.get("attention_factor"), implied)
+    return {"attention_factor": attention, "mscale": scale(all_dim) if all_dim else 1.0}

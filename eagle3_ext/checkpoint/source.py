@@ -89,10 +89,13 @@ class Source:
 
 
 def positive(source: Source, key: str, value: Any, default: float) -> float:
-    """`value` as a positive float; None is `default`, anything else a problem naming `key`."""
+    """`value` as a positive float; None is `default`, anything else a problem naming `key`.
+
+    The range keeps powers and quotients of two such numbers finite.
+    """
     if value is None:
         return default
-    if isinstance(value, bool) or not isinstance(value, (int, float)) or not 0 < value < 1e300:
-        source.problem(f"config.json: {key} is {value!r}; it must be a positive number")
+    if isinstance(value, bool) or not isinstance(value, (int, float)) or not 1e-30 <= value <= 1e30:
+        source.problem(f"config.json: {key} is {value!r}; it must be a positive number, from 1e-30 to 1e30")
         return default
     return float(value)

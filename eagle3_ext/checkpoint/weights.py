@@ -35,6 +35,12 @@ def compare(stored: Mapping[str, StoredTensor], config: DrafterConfig) -> list[s
     return problems
 
 
+def without_elements(stored: Mapping[str, StoredTensor]) -> list[str]:
+    """One problem for each tensor from whose shape nothing can be told."""
+    return [f"misshapen: {tensor.name} is {list(tensor.shape)}: it holds no rows" for tensor in stored.values()
+            if not tensor.shape or 0 in tensor.shape]
+
+
 def _why(name: str, config: DrafterConfig) -> str:
     if name == "d2t":
         return f": without it {config.draft_vocab_size} draft ids do not name {config.vocab_size} tokens"

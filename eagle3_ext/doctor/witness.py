@@ -46,6 +46,16 @@ def watch_states(
     def first(output: torch.Tensor | tuple) -> torch.Tensor:
         return output if isinstance(output, torch.Tensor) else output[0]
 
+    def stream(output: torch.Tensor | tuple) -> torch.Tensor:
+        if not isinstance(output, torch.Tensor) and len(output) > 1:
+            hidden, beside = output[:2]  # (hidden, residual) of layers with a fused add-norm; else a cache or weights
+            if isinstance(beside, torch.Tensor) and beside.shape == hidden.shape:
+                return hidden + beside
+        return first(output)
+
+    def tap_layer(layer: torch.nn.Module, name: str) -> torch.utils.hooks.RemovableHandle:
+        return layer.register_forward_hook(lambda _module, _args, output: keep(name, stream(output)))
+
     def tap_output(module: torch.nn.Module, name: str) -> torch.utils.hooks.RemovableHandle:
         return module.register_forward_hook(lambda _module, _args, output: keep(name, first(output)))
 
@@ -59,7 +69,7 @@ def watch_states(
 
     with ExitStack() as stack:
         handles = [layers[0].register_forward_pre_hook(tap_input, with_kwargs=True)]
-        handles += [tap_output(layer, str(index + 1)) for index, layer in enumerate(layers)]
+        handles += [tap_layer(layer, str(index + 1)) for index, layer in enumerate(layers)]
         for boundary in boundaries:
             if boundary < len(layers) and hasattr(layers[boundary], "input_layernorm"):
                 handles.append(tap_output(layers[boundary].input_layernorm, f"norm {boundary}"))

@@ -190,8 +190,6 @@ class Drafter:
             latent_q = self._norm(self._linear(x, f"{prefix}.q_a_proj"), f"{prefix}.q_a_layernorm")
             q = self._linear(latent_q, f"{prefix}.q_b_proj")
         q_nope, q_rope = q.unflatten(-1, (-1, config.head_dim)).split([mla.nope_head_dim, mla.rope_head_dim], dim=-1)
-        q = torch.cat([q_nope, rotate(q_rope, angles, config.rope.interleaved)], dim=-1)
-
         joint = self._linear(x, f"{prefix}.kv_a_proj_with_mqa")
         latent, k_rope = joint.split([mla.kv_lora_rank, mla.rope_head_dim], dim=-1)
         latents, rotated = self._append(
@@ -199,10 +197,16 @@ class Drafter:
             self._norm(latent, f"{prefix}.kv_a_layernorm"),
             rotate(k_rope[:, None, :], angles, config.rope.interleaved),
         )
-        heads = self._linear(latents, f"{prefix}.kv_b_proj").unflatten(-1, (config.num_q_heads, -1))
+        return self._attend_latents(i, q_nope, rotate(q_rope, angles, config.rope.interleaved), latents, rotated)
+
+    def _attend_latents(self, i: int, q_nope: Tensor, q_rope: Tensor, latents: Tensor, rotated: Tensor) -> Tensor:
+        """Every head's keys and values out of the latents, then plain attention."""
+        mla, count = self.config.mla, self.config.num_q_heads
+        assert mla is not None
+        heads = self._linear(latents, f"layers.{i}.self_attn.kv_b_proj").unflatten(-1, (count, -1))
         k_nope, values = heads.split([mla.nope_head_dim, mla.v_head_dim], dim=-1)
-        keys = torch.cat([k_nope, rotated.expand(-1, config.num_q_heads, -1)], dim=-1)
-        return self._attend(i, q, keys, values)
+        keys = torch.cat([k_nope, rotated.expand(-1, count, -1)], dim=-1)
+        return self._attend(i, torch.cat([q_nope, q_rope], dim=-1), keys, values)
 
     def _append(self, i: int, *rows: Tensor) -> tuple[Tensor, ...]:
         self.caches[i] = tuple(torch.cat([part, new]) for part, new in zip(self.caches[i], rows, strict=True))

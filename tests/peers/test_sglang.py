@@ -1,4 +1,5 @@
-"""Against SGLang's own LlamaModel.forward and LlamaDecoderLayer.forward: fusion, norms, residual, recurrent output.
+"""Against SGLang's own LlamaModel.forward and LlamaDecoderLayer.forward: fusion, norms, residual, recurrent output; and
+its RoPE of latent attention.
 
 Their constructors need a running server, so the modules are put together by hand, and attention and MLP are linear maps
 on both sides. Run by `make test-peers`, in an environment of its own.
@@ -10,16 +11,19 @@ from types import SimpleNamespace
 
 import pytest
 import torch
+from sglang.srt.layers.layernorm import RMSNorm
+from sglang.srt.layers.rotary_embedding.rope_variant import DeepseekScalingRotaryEmbedding
+from sglang.srt.models import llama_eagle3
 from torch import nn
 
-llama_eagle3 = pytest.importorskip("sglang.srt.models.llama_eagle3", exc_type=ImportError)
-from sglang.srt.layers.layernorm import RMSNorm  # noqa: E402
-
-from eagle3_ext import reference  # noqa: E402
-from eagle3_ext.checkpoint import DrafterConfig, Layer, expected_shapes  # noqa: E402
-from eagle3_ext.drafter import Drafter  # noqa: E402
-from eagle3_ext.errors import FeatureWidthError  # noqa: E402
-from eagle3_ext.plan import CapturePlan  # noqa: E402
+from eagle3_ext import reference
+from eagle3_ext.checkpoint import DrafterConfig, Layer, expected_shapes
+from eagle3_ext.checkpoint.rope_form import read_rope
+from eagle3_ext.checkpoint.source import Source
+from eagle3_ext.drafter import Drafter
+from eagle3_ext.errors import FeatureWidthError
+from eagle3_ext.plan import CapturePlan
+from eagle3_ext.rope import rope_table
 
 H, V, ROWS, EPS = 32, 60, 9, 1e-5
 VARIANTS = {
@@ -145,6 +149,22 @@ def test_fusion_norms_residual_and_recurrent_output(monkeypatch, name):
 
 def assert_close(ours, want):
     assert float((ours - want.double()).norm() / want.double().norm()) <= 1e-5
+
+
+@pytest.mark.parametrize("scales", [{"mscale": 1.0, "mscale_all_dim": 1.0}, {"mscale": 1.0, "mscale_all_dim": 0.7}, {}])
+def test_rope_of_latent_attention(monkeypatch, scales):
+    """Their attention for latent drafters needs a GPU; its yarn RoPE, in adjacent pairs, does not."""
+    monkeypatch.setattr("sglang.srt.layers.rotary_embedding.base._is_cpu", True)  # else it looks for a GPU's kernel
+    theirs = DeepseekScalingRotaryEmbedding(64, 64, 4096, 5e4, False, 64.0, torch.float32, device="cpu", **scales)
+    raw = {"type": "yarn", "factor": 64.0, "original_max_position_embeddings": 4096} | scales
+    read = read_rope(Source({"rope_scaling": raw, "rope_theta": 5e4}, {}), head_dim=64, is_mla=True)
+    positions = torch.tensor([0, 1, 77, 4095, 100_000])
+    q, k = torch.randn(5, 4, 64), torch.randn(5, 1, 64)
+    angles = rope_table(5e4, 64, 100_001, torch.float64, read["rope"])[positions]
+    # Their angles are float32: at position 100 000 they are off by up to 100 000 x 2^-24 = 0.006 radians.
+    for ours, want in zip((q, k), theirs.forward_native(positions, q, k), strict=True):
+        got = reference.rotate(ours.double(), angles, read["rope"].interleaved)
+        assert (got[:3] - want[:3]).norm() <= 1e-5 * want[:3].norm() and (got - want).norm() <= 5e-3 * want.norm()
 
 
 def test_the_founding_fault_is_theirs_and_refused_here():
