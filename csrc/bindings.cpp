@@ -1,9 +1,7 @@
-// What the Python module `_C` holds: the native drafter and the CPU level. Ops are not here; they register with the
-// dispatcher.
+// The Python module `_C`: the native drafter and the CPU level. Ops are not here; they register with the dispatcher.
 #include <pybind11/stl.h>
 #include <torch/csrc/utils/pybind.h>
 
-#include "bindings.h"
 #include "cpu/dispatch.h"
 #include "drafter/drafter.h"
 
@@ -76,9 +74,7 @@ void translate(std::exception_ptr error) {
   }
 }
 
-}  // namespace
-
-void eagle3::bind(py::module_& m) {
+void bind(py::module_& m) {
   py::register_local_exception_translator(translate);
   m.def(
       "cpu_level", [] { return std::string(eagle3::cpu::level_name()); },
@@ -113,3 +109,9 @@ void eagle3::bind(py::module_& m) {
       .def_property_readonly("last_y", &Drafter::last_y)
       .def_property_readonly("last_logits", &Drafter::last_logits);
 }
+
+}  // namespace
+
+PYBIND11_MODULE(_C, m) { bind(m); }
+// The tests' module of the same object files, where the drafter runs the emulated CUDA kernels.
+PYBIND11_MODULE(_simt, m) { bind(m); }
