@@ -119,7 +119,7 @@ class SpeculativeDecoder:
         for name in ("dtype", "device"):
             theirs, ours = getattr(self.target, name, None), getattr(drafter, name, None)
             if theirs is not None and ours is not None and theirs != ours:
-                raise ValueError(f"the target's {name} is {theirs}, the drafter's {ours}; they exchange tensors as they are")
+                raise ValueError(f"the target's {name} is {theirs}, the drafter's {ours}; they exchange tensors uncast")
         self.drafter = drafter
         self.num_speculative_tokens = num_speculative_tokens
         self.stats = DecodeStats()

@@ -89,7 +89,7 @@ class EmbeddedSetup:
 
 
 def choose_threads(setup: EmbeddedSetup, steps: int = 6) -> int:
-    """1 or all torch threads, whichever decodes a few tokens faster right now: two threads collapse on a loaded machine."""
+    """1 or all torch threads, whichever decodes a few tokens faster now: two threads collapse on a loaded machine."""
     available = torch.get_num_threads()
     if available == 1:
         return 1

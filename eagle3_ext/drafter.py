@@ -71,8 +71,8 @@ class Drafter:
         cuda_graphs: on a GPU, capture the draft loop once per (batch, D) and replay it: one launch instead of some
         fifteen per draft step.
 
-        Raises ValueError for sizes below 1, for weights that are missing, misshapen or of mixed dtypes or devices, and for
-        cuda_graphs on the CPU.
+        Raises ValueError for sizes below 1, for weights that are missing, misshapen or of mixed dtypes or devices, and
+        for cuda_graphs on the CPU.
         """
         if max_batch < 1 or max_length < 1:
             raise ValueError(f"max_batch is {max_batch} and max_length is {max_length}; both must be at least 1")

@@ -103,9 +103,8 @@ class TransformersTarget:
         outside = ((tokens < 0) | (tokens >= vocab_size)).nonzero()
         if len(outside):
             position = int(outside[0, -1])
-            raise IndexError(
-                f"token {position} of the prompt is {int(tokens[..., position])}, the target's vocabulary is [0, {vocab_size})"
-            )
+            token = int(tokens[..., position])
+            raise IndexError(f"token {position} of the prompt is {token}, the target's vocabulary is [0, {vocab_size})")
         self._start_sequence()
         return self._forward(tokens, last_only=True)
 

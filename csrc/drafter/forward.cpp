@@ -173,7 +173,9 @@ void Forward::layers(const Rows& rows, const KvCache& cache) {
     add_rms_norm(hidden, residual, layer.mlp_norm);
     mlp(layer, hidden);
     const bool is_last = i + 1 == count, next_joins = !is_last && sizes_.layers[i + 1].joins_embedding;
-    const at::Tensor next_norm = is_last ? weights_.final_norm : next_joins ? at::Tensor() : weights_.layers[i + 1].input_norm;
+    const at::Tensor next_norm = is_last      ? weights_.final_norm
+                                 : next_joins ? at::Tensor()
+                                              : weights_.layers[i + 1].input_norm;
     add_rms_norm(hidden, residual, next_norm);
   }
   s_ = residual;

@@ -46,7 +46,8 @@ class Forward {
 
  private:
   void rms_norm(const at::Tensor& in, const std::vector<at::Tensor>& gains, const at::Tensor& out) const;
-  at::Tensor layer_input(const LayerWeights& layer, bool joins_embedding, const Rows& rows, const at::Tensor& hidden) const;
+  at::Tensor layer_input(const LayerWeights& layer, bool joins_embedding, const Rows& rows,
+                         const at::Tensor& hidden) const;
   at::Tensor attention(int64_t index, const at::Tensor& x, const Rows& rows, const KvCache& cache) const;
   at::Tensor latent_attention(int64_t index, const at::Tensor& x, const Rows& rows, const KvCache& cache) const;
   void attend(int64_t index, const at::Tensor& q, int64_t value_dim, const Rows& rows, const KvCache& cache,

@@ -78,7 +78,8 @@ def draft_step_rows(repeats: int) -> list[dict[str, object]]:
 
     torch.set_num_threads(1)
     setup = demo.EmbeddedSetup.load()
-    weights = {name: w.to(torch.bfloat16) if w.is_floating_point() else w for name, w in setup.checkpoint.weights.items()}
+    stored = setup.checkpoint.weights
+    weights = {name: w.to(torch.bfloat16) if w.is_floating_point() else w for name, w in stored.items()}
     embedding, head = setup.model.get_input_embeddings().weight, setup.model.get_output_embeddings().weight
     plain = reference.Drafter(setup.checkpoint.config, weights, embedding, head)
     rows, width = 64, setup.drafter.plan.width
@@ -101,12 +102,13 @@ def draft_step_rows(repeats: int) -> list[dict[str, object]]:
             pairs.append(tuple((side(9) - side(1)) / 8 for side in (ours, peer)))
     pairs = pairs[1:]
     measured = medians(pairs)
-    step_weights = [w for name, w in weights.items() if w.is_floating_point() and w.dim() == 2 and not name.startswith("fc.")]
-    moved = sum(w.numel() * w.element_size() for w in step_weights)
+    read = (w for name, w in weights.items() if w.is_floating_point() and w.dim() == 2 and not name.startswith("fc."))
+    moved = sum(w.numel() * w.element_size() for w in read)
     buffer = torch.ones(moved // 4)
     read_us, _, _ = paired(lambda: buffer.sum(), lambda: None, repeats)
     percent = round(100 * read_us / measured[0], 1)
-    return [row("draft_step", "SmolLM2 drafter, 1 row", "bfloat16", measured, "plain PyTorch", moved, percent_of_read=percent)]
+    case = "SmolLM2 drafter, 1 row"
+    return [row("draft_step", case, "bfloat16", measured, "plain PyTorch", moved, percent_of_read=percent)]
 
 
 def end_to_end_rows(repeats: int) -> list[dict[str, object]]:
