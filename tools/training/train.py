@@ -22,8 +22,6 @@ from .progress import working_politely
 
 STEP_DISCOUNT = 0.8  # weight of each further draft step, as in SafeAILab's EAGLE-3 training
 WARMUP_STEPS = 20
-# The teacher is sharpened: what counts at the end is the target's first choice, and a small drafter cannot learn all.
-TEACHER_TEMPERATURE = 0.7
 
 
 @dataclasses.dataclass
@@ -120,7 +118,7 @@ class Trainer:
         drafter, length = self.drafter, chats.tokens.shape[1]
         rows = length - 1
         embeddings = F.embedding(chats.tokens.long(), self._embeddings)
-        teacher = (chats.hidden.float() @ self._teacher.mT / TEACHER_TEMPERATURE).softmax(-1)
+        teacher = (chats.hidden.float() @ self._teacher.mT).softmax(-1)
         hidden = drafter.fc(chats.features.float())[:, :rows]
         cache: list[tuple[Tensor, Tensor]] = []
         for j in range(self.settings.draft_steps):
