@@ -19,6 +19,9 @@ _MEMORY_INSTRUCTION = re.compile(r"^\s*/\*[0-9a-f]+\*/\s+(?:@!?\w+\s+)?((?:LDG|S
 # Of a mangled name: the kernel's own name and, of a template, its last argument if that is a bool: kAligned.
 _KERNEL = re.compile(r"\d([a-z][a-z_]*_kernel)(?:I(?:.*?Lb([01])EEEv)?)?")
 
+# draft_attention's tile whose values lie in its keys: latent attention, three times as many numbers per key.
+_LATENT_TILE = re.compile(r"4TileI(?:Li\d+E)+Lb1EE")
+
 
 @dataclass
 class Kernel:
@@ -99,6 +102,7 @@ def _read_into(kernels: dict[tuple[str, str], Kernel], lines: list[str]) -> None
 def _named(architecture: str, symbol: str) -> Kernel:
     match = _KERNEL.search(symbol)
     name, aligned = (match[1], match[2]) if match else (symbol, None)
+    name += " (latent)" if _LATENT_TILE.search(symbol) else ""
     return Kernel(name, None if aligned is None else aligned == "1", architecture, symbol)
 
 

@@ -32,7 +32,7 @@ def matching(kernels: list[codegen.Kernel], row: dict[str, object]) -> list[code
 def table(kernels: list[codegen.Kernel]) -> list[str]:
     """A line per row of the budget: per architecture "most used/allowed" registers, or what is allowed alone."""
     architectures = list(dict.fromkeys(name for row in BUDGET for name in row["registers"]))
-    lines = [f"{'kernel':<26} {'16-byte pieces':<15}" + "".join(f"{name:>10}" for name in architectures) + "  128 bits"]
+    lines = [f"{'kernel':<32} {'16-byte pieces':<15}" + "".join(f"{name:>10}" for name in architectures) + "  128 bits"]
     for row in BUDGET:
         cells = []
         for name in architectures:
@@ -43,7 +43,7 @@ def table(kernels: list[codegen.Kernel]) -> list[str]:
         wide = f"at least {row['wide_loads']} loads" if row.get("wide_loads") else ""
         wide += ", all stores" if row.get("wide_stores_only") else ""
         lines.append(
-            f"{row['kernel']:<26} {pieces:<15}" + "".join(f"{cell:>10}" for cell in cells) + f"  {wide}".rstrip()
+            f"{row['kernel']:<32} {pieces:<15}" + "".join(f"{cell:>10}" for cell in cells) + f"  {wide}".rstrip()
         )
     return lines
 
