@@ -113,7 +113,7 @@ def train(
     shards = ShardSet(state / "shards")
     target, _ = load_target(torch.float32)
     known = TrainableDrafter.from_checkpoint(target.config, init) if init else None
-    keep = known.target_ids if known else torch.empty(0, dtype=torch.int64)
+    keep = known.target_ids.tolist() if known else []
     votes = [load_text(file) for file in texts or []]
     frequent = shards.frequent_tokens(max(draft_vocab, len(keep)), target.config.vocab_size, votes, keep)
     drafter = known or TrainableDrafter(target.config, len(frequent))

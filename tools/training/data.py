@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from pathlib import Path
 
 import numpy as np
@@ -50,7 +51,9 @@ class ShardSet:
                 picked.setdefault(name, []).append(self._files[path].get_slice(name)[row : row + 1])
         return Chats(**{name: torch.cat(parts) for name, parts in picked.items()})
 
-    def frequent_tokens(self, count: int, vocab_size: int, texts: list[Text], keep: torch.Tensor) -> torch.Tensor:
+    def frequent_tokens(
+        self, count: int, vocab_size: int, texts: Sequence[Text] = (), keep: Sequence[int] = ()
+    ) -> torch.Tensor:
         """int64 [count], ascending: the tokens of most answers, with the target's own choices as half a vote each.
 
         The answers of `texts` vote as well; the token ids `keep` are elected whatever their votes.
@@ -64,5 +67,5 @@ class ShardSet:
             votes += 1e-3 * torch.bincount(tokens.flatten().long(), minlength=vocab_size)
         for tokens, answer in texts:
             votes += torch.bincount(tokens[answer.bool()].long(), minlength=vocab_size)
-        votes[keep] = torch.inf
+        votes[list(keep)] = torch.inf
         return votes.topk(count).indices.sort().values
