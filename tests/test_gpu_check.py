@@ -6,12 +6,12 @@ Every check must see a planted fault. What only a GPU can tell is not told here.
 from __future__ import annotations
 
 import argparse
+import inspect
 import io
 import json
 import os
 import subprocess
 import sys
-from functools import partial
 from pathlib import Path
 
 import pytest
@@ -183,26 +183,58 @@ def test_array_oracle_sees_a_wrong_row(emulated, monkeypatch):
         cupy.check("simt", emulated)
 
 
-@pytest.mark.parametrize("name", large.CHECKS)
-def test_large_offsets_run_small_and_see_an_index_that_wraps(name: str, emulated, monkeypatch):
+# What an index that wraps would hit: the tensors past the limit, which are written, or read.
+LARGEST = {
+    "gather_concat, source": ["states"],
+    "gather_concat, result": ["out"],
+    "capture_": ["features"],
+    "argmax_tokens": ["logits"],
+    "draft_input": ["embed_weight"],
+    "rope_append_": ["k_cache", "v_cache"],
+    "draft_attention": ["k_cache", "v_cache"],
+}
+WRITTEN = ("gather_concat, result", "capture_", "rope_append_")
+
+
+@pytest.mark.parametrize("name, largest", [(name, each) for name in large.CHECKS for each in LARGEST[name]])
+def test_large_offsets_run_small_and_see_an_index_that_wraps(name: str, largest: str, emulated, monkeypatch):
     limit, size = 1 << 12, 257 if name == "argmax_tokens" else 32
     check, op = large.CHECKS[name], name.partition(",")[0]
     assert check(emulated, limit, size)
-    monkeypatch.setattr(ops, op, partial(wrapping, getattr(ops, op), limit))
+    monkeypatch.setattr(ops, op, wrapping(getattr(ops, op), limit, largest, name in WRITTEN))
     with pytest.raises(SystemExit, match=op):
         check(emulated, limit, size)
 
 
-def wrapping(right, limit: int, first: torch.Tensor, *args, out: torch.Tensor | None = None):
-    """The op with an index that wraps at `limit` elements of its largest tensor."""
-    mutated = out if out is not None else first if right.__name__ == "capture_" else None
-    if mutated is None:
-        seen = first.clone().flatten()
-        seen[limit:] = seen[: len(seen) - limit].clone()
-        return right(seen.view(first.shape), *args)
-    before = mutated.flatten()[limit:].clone()
-    right(first, *args, **({} if out is None else {"out": out}))
-    mutated.view(-1)[limit:] = before
+def test_large_offsets_see_an_int32_index_alone_that_wraps(emulated, monkeypatch):
+    right, wrong = ops.gather_concat, wrapping(ops.gather_concat, 1 << 12, "states", written=False)
+
+    def gather_concat(states, rows):
+        return (wrong if rows.dtype == torch.int32 else right)(states, rows)
+
+    monkeypatch.setattr(ops, "gather_concat", gather_concat)
+    with pytest.raises(SystemExit, match="torch.int32"):
+        large.check_gather_reads(emulated, 1 << 12, 32)
+
+
+def wrapping(right, limit: int, largest: str, written: bool):
+    """The op with an index that wraps at `limit` elements of the argument `largest`."""
+
+    def wrong(*args, **kwargs):
+        bound = inspect.signature(right).bind(*args, **kwargs)
+        tensor = bound.arguments[largest]
+        past = tensor.view(-1)[limit:]
+        if written:
+            before = past.clone()
+            result = right(*bound.args, **bound.kwargs)
+            past.copy_(before)
+            return result
+        seen = tensor.clone()
+        seen.view(-1)[limit:] = tensor.view(-1)[: len(past)]
+        bound.arguments[largest] = seen
+        return right(*bound.args, **bound.kwargs)
+
+    return wrong
 
 
 def test_graphs_follow_new_inputs_and_a_stale_replay_is_seen(emulated):
