@@ -248,6 +248,18 @@ def test_graphs_follow_new_inputs_and_a_stale_replay_is_seen(emulated):
         graphs.check_ops(emulated, stale)
 
 
+@pytest.mark.parametrize("check", [graphs.check_ops_stream, graphs.check_drafter_stream])
+def test_what_runs_before_its_inputs_are_there_is_seen(check, emulated):
+    assert check(emulated, graphs.at_once)
+
+    def another_stream(produce, consume):
+        consume()
+        produce()
+
+    with pytest.raises(SystemExit, match="did not wait for"):
+        check(emulated, another_stream)
+
+
 @pytest.mark.slow
 def test_the_script_runs_on_the_emulator(tmp_path):
     chosen = ["tests", "cupy", "sanitizer", "graphs", "large", "bench"]

@@ -42,14 +42,22 @@ def small_drafter(device: str, dtype: torch.dtype = torch.float32, cuda_graphs: 
 
 def rounds_of(drafter: Drafter, device: str, counts: Sequence[tuple[int, int]]) -> Iterator[torch.Tensor]:
     """Extends both sequences by counts[i] rows of the i-th round and yields its draft tokens [2, 4], on the CPU."""
+    for inputs in inputs_of(drafter.dtype, device, counts):
+        drafter.extend(**inputs)
+        yield drafter.draft(STEPS).tokens.cpu()
+
+
+def inputs_of(dtype: torch.dtype, device: str, counts: Sequence[tuple[int, int]]) -> Iterator[dict[str, torch.Tensor]]:
+    """What `extend` takes in each round."""
     generator = torch.Generator().manual_seed(7)
     starts = [0] * BATCH
     for counts_now in counts:
         rows = sum(counts_now)
-        features = torch.randn(rows, CONFIG.features_width, generator=generator).to(device, drafter.dtype)
-        tokens = torch.randint(CONFIG.vocab_size, (rows,), generator=generator).to(device)
-        positions = torch.cat([torch.arange(start, start + n) for start, n in zip(starts, counts_now)]).to(device)
-        offsets = torch.tensor([0, counts_now[0], rows], device=device)
-        drafter.extend(features, tokens, positions, offsets)
-        yield drafter.draft(STEPS).tokens.cpu()
+        inputs = {
+            "features": torch.randn(rows, CONFIG.features_width, generator=generator).to(dtype),
+            "tokens": torch.randint(CONFIG.vocab_size, (rows,), generator=generator),
+            "positions": torch.cat([torch.arange(start, start + n) for start, n in zip(starts, counts_now)]),
+            "row_offsets": torch.tensor([0, counts_now[0], rows]),
+        }
+        yield {name: value.to(device) for name, value in inputs.items()}
         starts = [start + n for start, n in zip(starts, counts_now)]

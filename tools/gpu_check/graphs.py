@@ -1,6 +1,8 @@
-"""CUDA graphs: a captured round follows new inputs in its buffers, and a drafter drafts the same with and without them.
+"""CUDA graphs and streams: a captured round follows new inputs in its buffers, a drafter drafts the same with and
+without graphs, and nothing is launched on another stream than the caller's.
 
-On the emulator a replay is the same calls again over the same buffers, which is what a graph does.
+On the emulator a replay is the same calls again over the same buffers, which is what a graph does, and there is one
+stream.
 """
 
 from __future__ import annotations
@@ -14,7 +16,7 @@ from eagle3_ext import ops
 from eagle3_ext.bench.measure import Meter
 
 from .devices import Findings, main, require
-from .drafters import rounds_of, small_drafter
+from .drafters import STEPS, inputs_of, rounds_of, small_drafter
 
 WIDTH, STATES, BATCH, ROWS = 64, 3, 4, 5
 ROUNDS = ((4, 6), (2, 1), (0, 3), (5, 0), (1, 1))  # rows of both sequences; 0: it sleeps for a round
@@ -45,6 +47,14 @@ class Round:
         for values in (*self.states, self.logits):
             values.copy_(torch.randn(values.shape, generator=generator))
 
+    def take(self, other: Round) -> None:
+        """The other's inputs."""
+        for mine, theirs in zip(self._inputs(), other._inputs()):
+            mine.copy_(theirs)
+
+    def _inputs(self) -> list[Tensor]:
+        return [self.draft, self.target, *self.states, self.logits]
+
     def expected(self) -> tuple[Tensor, Tensor, Tensor]:
         """lengths, features and tokens in plain PyTorch on the CPU."""
         draft, target, logits = (t.cpu() for t in (self.draft, self.target, self.logits))
@@ -72,6 +82,65 @@ def check_ops(device: str, graphed: Callable[[Callable[[], object]], Callable[[]
     return "6 replays of one capture follow new inputs"
 
 
+# Called with what makes the inputs and what reads them: runs both, in that order for all that a stream promises.
+Queue = Callable[[Callable[[], object], Callable[[], object]], None]
+
+
+def behind_a_slow_producer(produce: Callable[[], object], consume: Callable[[], object]) -> None:
+    """On a stream that is not the default one, and reaches `produce` late: a launch elsewhere reads what was before."""
+    side = torch.cuda.Stream()
+    side.wait_stream(torch.cuda.current_stream())
+    with torch.cuda.stream(side):
+        consume()  # loads and allocates what it needs, which may wait for the GPU
+        torch.cuda._sleep(400_000_000)  # cycles: about 0.2 s
+        produce()
+        produced = side.record_event()
+        consume()
+    late = not produced.query()
+    side.synchronize()
+    require(late, "the producer was done before all was launched: this shows nothing")
+
+
+def at_once(produce: Callable[[], object], consume: Callable[[], object]) -> None:
+    for call in (consume, produce, consume):
+        call()
+
+
+def check_ops_stream(device: str, queue: Queue) -> str:
+    generator = torch.Generator().manual_seed(2)
+    held, fresh = Round(device), Round(device)
+    for each in (held, fresh):
+        each.fill(generator)
+    queue(lambda: held.take(fresh), held.run)
+    lengths, features, tokens = held.expected()
+    found = (("lengths", held.lengths, lengths), ("features", held.features, features), ("tokens", held.tokens, tokens))
+    for name, mine, wanted in found:
+        require(torch.equal(mine.cpu(), wanted), f"ops did not wait for their stream: {name} are those of older inputs")
+    return "ops wait for their inputs on a stream that is not the default one"
+
+
+def check_drafter_stream(device: str, queue: Queue) -> str:
+    plain, streamed = small_drafter(device), small_drafter(device)
+    (fresh,) = inputs_of(plain.dtype, device, ROUNDS[:1])
+    plain.extend(**fresh)
+    expected = plain.draft(STEPS).tokens.cpu()
+    held, drafts = {name: torch.zeros_like(value) for name, value in fresh.items()}, []
+
+    def produce() -> None:
+        for name, value in held.items():
+            value.copy_(fresh[name])
+
+    def consume() -> None:
+        streamed.reset()
+        streamed.extend(**held)
+        drafts.append(streamed.draft(STEPS).tokens)
+
+    queue(produce, consume)
+    found = drafts[-1].cpu()
+    require(torch.equal(found, expected), f"the drafter did not wait for its stream: {found.tolist()}")
+    return "the drafter waits for its inputs on a stream that is not the default one"
+
+
 def check_drafter(device: str, dtype: torch.dtype) -> str:
     plain, graphed = small_drafter(device, dtype), small_drafter(device, dtype, cuda_graphs=device == "cuda")
     drafts = set()
@@ -89,6 +158,9 @@ def check(backend: str, device: str) -> Findings:
     findings: Findings = {"ops": check_ops(device, lambda call: meter.graphed(call, 1))}
     for dtype in (torch.float32, torch.bfloat16):
         findings[f"drafter, {dtype}"] = check_drafter(device, dtype)
+    queue = behind_a_slow_producer if device == "cuda" else at_once
+    findings["ops on a stream"] = check_ops_stream(device, queue)
+    findings["drafter on a stream"] = check_drafter_stream(device, queue)
     return findings
 
 
