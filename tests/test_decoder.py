@@ -202,6 +202,28 @@ def test_eos_inside_an_accepted_run_ends_the_text_there(model, story):
         assert result.stats.accepted == 5 * result.stats.rounds, "acceptance is counted before truncation"
 
 
+def test_an_eos_that_is_drafted_and_rejected_ends_nothing(model, story):  # openvino.genai 3293
+    prompt, text = story
+    target = TransformersTarget(model, PLAN, max_length=MAX_LENGTH)
+    eos = next(token for token in range(VOCAB) if token not in text)
+    drafter = ScriptedDrafter(prompt + text, lambda: 1)
+    right = drafter.draft
+    drafter.draft = lambda count: Draft(right(count).tokens[0, :1].tolist() + [eos] * (count - 1))
+    result = SpeculativeDecoder(target, drafter, 3).generate(prompt, 20, eos)
+    assert (result.tokens, result.finish_reason) == (text[:20], "length")
+    assert result.stats.acceptance_per_position == [1.0, 0.0, 0.0]
+
+
+def test_a_cache_that_cannot_be_rolled_back_is_refused(model, monkeypatch):  # mlx-lm 1423
+    """Rejected drafts would stay in it, and the text would no longer be the target's."""
+    from transformers.cache_utils import DynamicLayer
+
+    monkeypatch.setattr(DynamicLayer, "is_croppable", False)
+    decoder = SpeculativeDecoder(TransformersTarget(model, PLAN, cache="dynamic"), RandomDrafter(0), 3)
+    with pytest.raises(ValueError, match=r"dynamic cache of LlamaForCausalLM cannot be rolled back \(DynamicLayer\)"):
+        decoder.generate([1, 2, 3], 4, NO_EOS)
+
+
 def test_eos_defaults_to_the_models(model, story):
     prompt, text = story
     assert greedy_decode(model, prompt, 8).tokens == text[:8], "this model names no eos token"
