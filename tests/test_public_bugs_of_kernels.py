@@ -17,7 +17,8 @@ import torch
 from backends import Backend
 from cases import CASES, DTYPES, Case, Inputs, placed
 from test_bad_input import changed, tensor_arguments
-from test_drafter_on_devices import make_drafter, make_rows, on, small_config
+from test_drafter import make_rows
+from test_drafter_on_devices import make_drafter, on, small_config
 from torch import Tensor
 
 from eagle3_ext import _build, ops

@@ -1,6 +1,6 @@
 #!/usr/bin/env bash
 # Everything that only a GPU can tell, in one run of about 8 minutes: build, tests, a second oracle, compute-sanitizer,
-# CUDA graphs, offsets past 2^31 and the benchmark. Ends with a table; exit status 1 if anything failed.
+# CUDA graphs and streams, offsets past 2^31 and the benchmark. Ends with a table; exit status 1 if anything failed.
 #
 #   tools/gpu_check.sh [--backend cuda|simt] [--out FOLDER] [--tests EXPRESSION] [STEP...]
 #
