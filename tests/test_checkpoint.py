@@ -54,7 +54,7 @@ def tensors(**changes) -> dict[str, torch.Tensor]:
         "norm.weight": (H,),
         "lm_head.weight": (VD, H),
     }
-    made = {name: torch.zeros(shape) for name, shape in shapes.items()}
+    made = {name: torch.ones(shape) for name, shape in shapes.items()}
     made["d2t"] = TARGET_IDS - torch.arange(VD)
     made["t2d"] = torch.zeros(V, dtype=torch.bool).index_fill(0, TARGET_IDS, True)
     made |= {name.replace("__", "."): tensor for name, tensor in changes.items()}
@@ -236,6 +236,30 @@ def test_bad_tensors_are_refused_by_name(tmp_path, changes, part):
     with pytest.raises(CheckpointError) as error:
         load_checkpoint(write(tmp_path, tensors(**changes)))
     assert part in str(error.value)
+
+
+@pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16, torch.float16, torch.float64])
+@pytest.mark.parametrize("value", [float("nan"), float("inf"), -float("inf")])
+def test_weights_that_are_not_finite_are_refused_by_name(tmp_path, dtype, value):
+    fc, norm = torch.ones(H, 3 * H, dtype=dtype), torch.ones(H, dtype=dtype)
+    fc[2, 5] = fc[7, 0] = fc[H - 1, 3 * H - 1] = norm[3] = value
+    with pytest.raises(CheckpointError) as error:
+        load_checkpoint(write(tmp_path, tensors(fc__weight=fc, norm__weight=norm)))
+    told = [line.strip() for line in str(error.value).splitlines()[1:]]
+    kind = f"values that are nan or inf, the first {value} at"
+    assert told == [f"not finite: fc.weight holds 3 of {3 * H * H} {kind} [2, 5]",
+                    f"not finite: norm.weight holds 1 of {H} {kind} [3]"]
+
+
+def test_weights_whose_sum_leaves_float32_are_loaded(tmp_path):
+    fc = torch.full((H, 3 * H), 3e38)
+    assert torch.equal(load_checkpoint(write(tmp_path, tensors(fc__weight=fc))).weights["fc.weight"], fc)
+
+
+def test_a_matrix_of_zeros_is_noted_by_its_stored_name(tmp_path):
+    o_proj, bias = torch.zeros(H, HEADS * DIM), torch.zeros(H)
+    report = load_checkpoint(write(tmp_path, tensors(midlayer__self_attn__o_proj__weight=o_proj, fc__bias=bias))).report
+    assert report == ("midlayer.self_attn.o_proj.weight [16, 32] holds nothing but zeros",), "a bias may well be zero"
 
 
 def test_paths_that_are_no_checkpoint(tmp_path):

@@ -23,7 +23,7 @@ from .names import foreign_tensors
 from .reader import read_config, refuse_foreign, unify_pre_norms
 from .sidecar import read_sidecar
 from .source import Source
-from .weights import compare, coverage, target_ids, without_elements
+from .weights import check_values, compare, coverage, target_ids, without_elements
 
 __all__ = ["Checkpoint", "DrafterConfig", "Family", "Layer", "LayerIds", "Mla", "Provenance", "coverage",
            "expected_shapes", "load_checkpoint"]
@@ -70,7 +70,8 @@ def load_checkpoint(path: str | Path, *, norm_before_residual: bool | None = Non
     "norm_before_residual": false}. `norm_before_residual` comes before both.
 
     Raises CheckpointError that lists every unknown, missing, duplicate and misshapen tensor and every unsupported
-    config value by name. Nothing is loaded before all of them have been checked.
+    config value by name. Nothing is loaded before all of them have been checked. Weights that are nan or inf are
+    refused by name too, once loaded.
     """
     folder = Path(path)
     raw = _read_json(folder)
@@ -93,11 +94,14 @@ def load_checkpoint(path: str | Path, *, norm_before_residual: bool | None = Non
         source.problems += compare(stored, config)
     source.problems += duplicates
     if source.problems or config is None:
-        # The notes belong to it: where a shape was believed before the config, that shape may be what is wrong.
-        lines = [*source.problems, *(f"(note: {note})" for note in source.notes)]
-        raise CheckpointError(f"{folder} is no usable drafter:\n" + "\n".join(f"  {line}" for line in lines))
+        raise _refusal(folder, source)
     tell_pitfalls(family, source, config)
     weights = {name: tensor.load() for name, tensor in stored.items()}
+    not_finite, zeros = check_values({name: tensor.name for name, tensor in stored.items()}, weights)
+    source.notes += zeros
+    if not_finite:
+        source.problems += not_finite
+        raise _refusal(folder, source)
     absolute = target_ids(weights.pop("d2t", None), weights.pop("t2d", None), config)
     if absolute is not None:
         weights["target_ids"] = absolute
@@ -107,6 +111,12 @@ def load_checkpoint(path: str | Path, *, norm_before_residual: bool | None = Non
     provenance = Provenance(family, ids, boundaries and tuple(boundaries),
                             tuple(sorted(set(dtypes), key=dtypes.count, reverse=True)), declared, *_trained_for(source))
     return Checkpoint(config, weights, tuple(source.notes), provenance)
+
+
+def _refusal(folder: Path, source: Source) -> CheckpointError:
+    # The notes belong to it: where a shape was believed before the config, that shape may be what is wrong.
+    lines = [*source.problems, *(f"(note: {note})" for note in source.notes)]
+    return CheckpointError(f"{folder} is no usable drafter:\n" + "\n".join(f"  {line}" for line in lines))
 
 
 def _read_json(folder: Path) -> dict[str, Any]:
