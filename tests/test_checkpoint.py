@@ -121,6 +121,36 @@ def test_shapes_win_over_the_config(tmp_path):
         assert key in told
 
 
+@pytest.mark.parametrize(("changes", "told"), [
+    ({"rope_theta": ...}, "rope_theta is missing: took 10000,"),
+    ({"rope_theta": None}, "rope_theta is missing: took 10000,"),
+    ({"rms_norm_eps": ...}, "rms_norm_eps is missing: took 1e-06,"),
+    ({"rms_norm_eps": None}, "rms_norm_eps is missing: took 1e-06,"),
+])
+def test_a_default_that_was_taken_is_told(tmp_path, changes, told):
+    checkpoint = load_checkpoint(write(tmp_path, **changes))
+    assert (checkpoint.config.rope_theta, checkpoint.config.eps) == (1e4 if "theta" in told else 5e3,
+                                                                     1e-6 if "eps" in told else 1e-5)
+    assert len(checkpoint.report) == 1 and told in checkpoint.report[0]
+
+
+@pytest.mark.parametrize("place", [{}, {"rope_parameters": {"rope_type": "default", "rope_theta": 7e3}}])
+def test_a_theta_that_is_not_needed_or_nested_is_not_missed(tmp_path, place):
+    assert load_checkpoint(write(tmp_path, rope_theta=..., **(place or {"use_rope": False}))).report == ()
+
+
+@pytest.mark.parametrize("key, neutral", [
+    ("embedding_multiplier", 1.0), ("residual_multiplier", 1.0), ("logits_scaling", 1.0),
+    ("final_logit_softcapping", 0.0), ("attn_logit_softcapping", 0.0),
+])
+def test_factors_and_caps_that_are_not_computed_are_refused(tmp_path, key, neutral):
+    for value in (None, neutral, int(neutral)):
+        assert load_checkpoint(write(tmp_path, **{key: value})).report == ()
+    for value in (12.0, 0.22, 1.0 - neutral, "x", []):
+        with pytest.raises(CheckpointError, match=rf"config.json: {key} is .*{value!r}".replace("[]", r"\[\]")):
+            load_checkpoint(write(tmp_path, **{key: value}))
+
+
 def test_wider_target_with_own_embedding(tmp_path):
     stored = tensors(fc__weight=torch.zeros(H, 3 * 32), embed_tokens__weight=torch.zeros(V, H))
     got = load_checkpoint(write(tmp_path, stored, target_hidden_size=32)).config

@@ -24,6 +24,11 @@ _NORM_FLAGS = {"norm_before_residual", "norm_before_fc", "fc_norm", "use_aux_nor
                "use_mtp_layernorm", "attn_norm", "norm_topk_prob", "qk_norm"}
 
 
+# Factors and caps of other models' forwards (Granite, Gemma), which would be left out in silence; what changes nothing.
+_NEUTRAL = {"embedding_multiplier": 1, "residual_multiplier": 1, "logits_scaling": 1, "final_logit_softcapping": 0,
+            "attn_logit_softcapping": 0}
+
+
 def refuse_foreign(source: Source) -> None:
     """Problems for every key that asks for a forward this project does not compute."""
     raw, name = source.raw, source.architecture
@@ -51,6 +56,10 @@ def refuse_foreign(source: Source) -> None:
     for key, (value, supported) in refused.items():
         if value is not None and value != supported:
             source.problem(f"config.json: {key} is {value!r}; supported: {supported!r}")
+    for key, neutral in _NEUTRAL.items():
+        if (value := source.said(key)) not in (None, neutral):
+            source.problem(f"config.json: {key} is {value!r}, which changes the forward and is not computed here; "
+                           f"supported: {neutral}")
     for place in source.places.values():
         for key, value in place.items():
             if "norm" in key and isinstance(value, bool) and key not in _NORM_FLAGS:
@@ -187,13 +196,20 @@ def _switches(source: Source, norm_before_residual: bool | None) -> dict[str, An
         "has_final_norm": "norm.weight" in shapes or source.flag("use_last_layernorm", True),
         "norm_before_residual": _residual(source, norm_before_residual),
         "norm_output": source.flag("norm_output") or source.flag("return_hidden_post_norm"),
-        "eps": source.number("rms_norm_eps", 1e-6),
+        "eps": _eps(source),
         "own_embedding": own_embedding,
         "own_head": own_head or (reduced and not tied),
         "tied_head": tied and own_embedding and not own_head and not reduced,
         "max_position_embeddings": source.integer("max_position_embeddings") or 2048,
         "logit_scale": source.number("logit_scale", 1.0),
     }
+
+
+def _eps(source: Source) -> float:
+    eps = source.number("rms_norm_eps", 1e-6)
+    if source.said("rms_norm_eps") is None:
+        source.note(f"config.json: rms_norm_eps is missing: took {eps:g}, transformers' default for llama")
+    return eps
 
 
 def _residual(source: Source, chosen: bool | None) -> bool:
