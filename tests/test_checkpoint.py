@@ -85,6 +85,33 @@ def test_no_layer_ids_leaves_boundaries_open(tmp_path):
     assert load_checkpoint(write(tmp_path, eagle_config=...)).config.boundaries is None
 
 
+@pytest.mark.parametrize("nested", [True, False])
+def test_empty_layer_ids_read_as_none(tmp_path, nested):
+    ids = {"eagle_aux_hidden_state_layer_ids": []}
+    checkpoint = load_checkpoint(write(tmp_path, **({"eagle_config": ids} if nested else {"eagle_config": ...} | ids)))
+    assert checkpoint.config.boundaries is None and checkpoint.provenance.layer_ids is None
+    assert checkpoint.report == (f"config.json: {next(iter(ids))} is empty: read as if it were not there",)
+
+
+@pytest.mark.parametrize("said, told", [(..., "missing"), (None, "missing"),
+                                        (["LlamaForCausalLM"], "LlamaForCausalLM")])
+def test_a_midlayer_with_a_draft_vocabulary_needs_no_architecture(tmp_path, said, told):
+    truth = load_checkpoint(write(tmp_path, eagle_config=...))
+    checkpoint = load_checkpoint(write(tmp_path, eagle_config=..., architectures=said))
+    assert checkpoint.config == truth.config and checkpoint.provenance.family.name == "SafeAILab"
+    assert checkpoint.report == (f"config.json: architectures is {told}; read as LlamaForCausalLMEagle3, because the "
+                                 "file holds midlayer.* and d2t and t2d",)
+
+
+@pytest.mark.parametrize("said", [..., ["LlamaForCausalLM"]])
+def test_a_drafter_that_nothing_else_gives_away_is_told_what_to_write(tmp_path, said):
+    renamed = {name.replace("midlayer.", "layers.0."): tensor for name, tensor in tensors().items()}
+    with pytest.raises(CheckpointError, match="write LlamaForCausalLMEagle3 there"):
+        load_checkpoint(write(tmp_path, renamed, architectures=said))
+    with pytest.raises(CheckpointError, match="write LlamaForCausalLMEagle3 there"):
+        load_checkpoint(write(tmp_path, tensors(d2t=None, t2d=None), architectures=said))
+
+
 def test_aliases_and_prefix(tmp_path):
     stored = {f"model.{name.replace('midlayer.', 'layers.0.')}": tensor for name, tensor in tensors().items()}
     stored |= {f"aux_norm_{name}.weight": torch.full((H,), float(j)) for j, name in enumerate(("low", "mid", "high"))}
@@ -225,7 +252,8 @@ def test_every_defect_is_named_at_once(tmp_path):
     ("changes", "part"),
     [
         ({"architectures": ["Eagle3DeepseekV2ForCausalLM"]}, "Eagle3DeepseekV2ForCausalLM"),
-        ({"architectures": ...}, "architectures"),
+        ({"architectures": ["GPT2LMHeadModel"]}, "architectures is 'GPT2LMHeadModel'"),
+        ({"architectures": []}, "architectures is []"),
         ({"rope_scaling": {"rope_type": "llama3", "factor": 8.0}}, "llama3"),
         ({"rope_parameters": {"rope_type": "yarn", "rope_theta": 1e4}}, "yarn"),
         ({"sliding_window": 4096}, "sliding_window"),

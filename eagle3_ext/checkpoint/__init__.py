@@ -81,7 +81,7 @@ def load_checkpoint(path: str | Path, *, norm_before_residual: bool | None = Non
     source = Source(raw, {name: tensor.shape for name, tensor in stored.items()})
     source.notes += [*passed_over, *skipped]
     names = tuple(tensor.name for tensor in stored.values())
-    refuse_foreign(source)
+    refuse_foreign(source, names)
     source.problems += foreign_tensors(stored) + without_elements(stored)
     unify_pre_norms(stored, source)
     source.shapes = {name: tensor.shape for name, tensor in stored.items()}

@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import dataclasses
 import re
+from collections.abc import Collection
 from typing import Any
 
 from .attention import ATTENTION, is_latent, joins_embedding, read_attention
@@ -29,13 +30,21 @@ _NEUTRAL = {"embedding_multiplier": 1, "residual_multiplier": 1, "logits_scaling
             "attn_logit_softcapping": 0}
 
 
-def refuse_foreign(source: Source) -> None:
-    """Problems for every key that asks for a forward this project does not compute."""
+def refuse_foreign(source: Source, names: Collection[str]) -> None:
+    """Problems for every key that asks for a forward this project does not compute. `names` are as stored."""
     raw, name = source.raw, source.architecture
-    if name not in ARCHITECTURES:
+    unnamed = name is None or name == "LlamaForCausalLM"
+    tabled = {"d2t", "t2d"} & source.shapes.keys()
+    if unnamed and tabled and not is_latent(source) and any(n.startswith("midlayer.") for n in names):
+        # Saved by code that never set it: no other model has a midlayer and a draft vocabulary.
+        source.note(f"config.json: architectures is {'missing' if name is None else name}; read as "
+                    "LlamaForCausalLMEagle3, because the file holds midlayer.* and "
+                    f"{' and '.join(sorted(tabled))}")
+    elif name not in ARCHITECTURES:
         foreign = [meaning for part, meaning in FOREIGN_ARCHITECTURES.items() if part.lower() in str(name).lower()]
         plain = not {"fc.weight", "d2t", "layers.0.hidden_norm.weight"} & source.shapes.keys()
-        why = f", which is {foreign[0]}" if foreign else ", and no fc.weight: a target, not a drafter" if plain else ""
+        why = f", which is {foreign[0]}" if foreign else ", and no fc.weight: a target, not a drafter" if plain else \
+            "; if it is an EAGLE-3 drafter, write LlamaForCausalLMEagle3 there" if unnamed else ""
         source.problem(f"architectures is {name!r}{why}; supported: {', '.join(ARCHITECTURES)}")
     if name == MLA_ARCHITECTURE and not is_latent(source):
         source.problem(f"architectures is {name}, but the file stores no {ATTENTION}kv_a_proj_with_mqa.weight")
