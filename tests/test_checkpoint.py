@@ -190,6 +190,20 @@ def test_number_of_states_is_not_assumed(tmp_path):
     assert (got.num_states, got.boundaries) == (4, (1, 4, 6, 9))
 
 
+def test_layer_ids_that_make_states_of_another_width_are_told(tmp_path):
+    """48 columns over 2 ids are states of 24: a target that wide may exist, or an id is missing."""
+    checkpoint = load_checkpoint(write(tmp_path, eagle_config={"eagle_aux_hidden_state_layer_ids": [1, 3]}))
+    assert (checkpoint.config.num_states, checkpoint.config.target_hidden_size) == (2, 24)
+    assert len(checkpoint.report) == 1
+    for part in ("2 layer ids", "fc.weight [16, 48]", "2 states of 24", "own width 16 they would be 3"):
+        assert part in checkpoint.report[0]
+
+
+def test_fc_beside_a_config_without_one_says_why_it_clashes(tmp_path):
+    with pytest.raises(CheckpointError, match=r"use_aux_hidden_state is False.*fc\.weight \[16, 48\].*wrong"):
+        load_checkpoint(write(tmp_path, eagle_config={"use_aux_hidden_state": False}))
+
+
 def test_without_fc(tmp_path):
     stored = tensors(fc__weight=None, midlayer__hidden_norm__weight=None)
     got = load_checkpoint(write(tmp_path, stored, eagle_config={"use_aux_hidden_state": False})).config

@@ -6,7 +6,6 @@ by the key or tensor that gives it away, never half-understood.
 
 from __future__ import annotations
 
-import json
 from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
@@ -17,7 +16,7 @@ import torch
 from ..errors import CheckpointError
 from .config import DrafterConfig, Layer, Mla, expected_shapes
 from .families import Family, recognise, tell_pitfalls
-from .files import FLOATS, find_files, read_headers
+from .files import FLOATS, find_files, read_headers, read_json
 from .layer_ids import LayerIds, read_layer_ids
 from .names import foreign_tensors
 from .reader import read_config, refuse_foreign, unify_pre_norms
@@ -74,7 +73,7 @@ def load_checkpoint(path: str | Path, *, norm_before_residual: bool | None = Non
     refused by name too, once loaded.
     """
     folder = Path(path)
-    raw = _read_json(folder)
+    raw = _read_config_file(folder)
     sidecar = read_sidecar(folder)
     files, passed_over = find_files(folder)
     stored, duplicates, skipped = read_headers(files)
@@ -119,17 +118,14 @@ def _refusal(folder: Path, source: Source) -> CheckpointError:
     return CheckpointError(f"{folder} is no usable drafter:\n" + "\n".join(f"  {line}" for line in lines))
 
 
-def _read_json(folder: Path) -> dict[str, Any]:
+def _read_config_file(folder: Path) -> dict[str, Any]:
     if not folder.is_dir():
         what = "is a file" if folder.exists() else "does not exist"
         raise CheckpointError(f"{folder} {what}; expected a folder with config.json and *.safetensors")
     file = folder / "config.json"
     if not file.is_file():
         raise CheckpointError(f"{folder} is no drafter checkpoint: it holds no config.json")
-    try:
-        raw = json.loads(file.read_text())
-    except (ValueError, RecursionError) as error:
-        raise CheckpointError(f"{file} is not JSON: {error}") from error
+    raw = read_json(file)
     if not isinstance(raw, dict):
         raise CheckpointError(f"{file} holds a {type(raw).__name__}, expected an object")
     return raw

@@ -146,6 +146,9 @@ def _windows(source: Source, count: int) -> list[int | None]:
 def _feature_sizes(source: Source, ids: LayerIds | None, h: int) -> dict[str, Any]:
     """K and H from fc's columns; without fc the features are one state as wide as the drafter."""
     if not source.flag("use_aux_hidden_state", True):
+        if "fc.weight" in source.shapes:
+            source.problem("config.json: use_aux_hidden_state is False, a drafter without fc, but the file holds "
+                           f"fc.weight {list(source.shapes['fc.weight'])}: one of the two is wrong")
         return {"fusion": "none", "num_states": 1, "target_hidden_size": h}
     norms = sum(name.startswith("fc_norm.") for name in source.shapes)
     num_states = len(ids.listed) if ids else source.integer("num_aux_hidden_states") or norms or None
@@ -156,6 +159,10 @@ def _feature_sizes(source: Source, ids: LayerIds | None, h: int) -> dict[str, An
     columns = fc[1]
     if state is None:
         state = columns // num_states if num_states and columns % num_states == 0 else h
+        if ids and state != h and columns % h == 0:
+            source.note(f"config.json lists {num_states} layer ids, so fc.weight {list(fc)} is taken to fuse "
+                        f"{num_states} states of {state}; of the drafter's own width {h} they would be {columns // h}: "
+                        "if those are meant, the list of ids is wrong")
     if num_states is None and columns % state == 0:
         num_states = columns // state
     if num_states is None or num_states * state != columns:
