@@ -157,8 +157,8 @@ def _chosen(
     default = default_boundaries(num_layers)
     if not default[0] < default[1] < default[2]:
         raise BoundaryError(
-            "the file names no layers, and the published default (2, n//2, n-3) is three ascending boundaries only from "
-            f"num_hidden_layers 7 on; the target's is {num_layers}. Pass boundaries="
+            "the file names no layers, and the published default (2, n//2, n-3) is ascending only from n = 7 on, but the "
+            f"target's num_hidden_layers is {num_layers}. Pass boundaries="
         )
     return default, "the file names no layers: decided by the published default (2, n//2, n-3)", ""
 

@@ -73,8 +73,9 @@ class BoundaryProbe:
         if len(self.agreement) < 2:
             return "\n".join([*lines, "cannot tell: no other shift fits the target"])
         rivals = " and ".join(f"{shift:+d}" for shift in self._rivals())
-        return "\n".join([*lines, f"cannot tell: shift {self.best:+d} leads {rivals} by no more than two standard "
-                                  "errors; compare more text, best written by the target"])
+        verdict = (f"cannot tell: shift {self.best:+d} leads {rivals} by no more than two standard errors; compare more "
+                   "text, best written by the target")
+        return "\n".join([*lines, verdict])
 
 
 def probe_boundaries(

@@ -99,8 +99,9 @@ def test_a_midlayer_with_a_draft_vocabulary_needs_no_architecture(tmp_path, said
     truth = load_checkpoint(write(tmp_path, eagle_config=...))
     checkpoint = load_checkpoint(write(tmp_path, eagle_config=..., architectures=said))
     assert checkpoint.config == truth.config and checkpoint.provenance.family.name == "SafeAILab"
-    assert checkpoint.report == (f"config.json: architectures is {told}; read as LlamaForCausalLMEagle3, because the "
-                                 "file holds midlayer.* and d2t and t2d",)
+    note = (f"config.json: architectures is {told}; read as LlamaForCausalLMEagle3, because the file holds midlayer.* "
+            "and d2t and t2d")
+    assert checkpoint.report == (note,)
 
 
 @pytest.mark.parametrize("said", [..., ["LlamaForCausalLM"]])
