@@ -28,8 +28,22 @@ class EngineCapture:
 def engine_captures(checkpoint: Checkpoint, num_layers: int, target_type: str) -> list[EngineCapture]:
     """What each engine captures on a target of `num_layers` layers and transformers model_type `target_type`.
 
-    Boundaries outside [0, num_layers] are shown as the engine computes them: it then captures too few states.
+    Boundaries past num_layers are shown as the engine computes them: it then captures too few states. So it does on a
+    target too shallow for the published default; those below 0 and repeated ones are left out, and the rule says so.
     """
+    return [_without_lacking(capture, num_layers) for capture in _computed(checkpoint, num_layers, target_type)]
+
+
+def _without_lacking(capture: EngineCapture, num_layers: int) -> EngineCapture:
+    kept = tuple(sorted({boundary for boundary in capture.boundaries if boundary >= 0}))
+    lost = len(capture.boundaries) - len(kept)
+    if not lost:
+        return capture
+    rule = f"{capture.rule}: a target of {num_layers} layers has only {len(kept)} of {len(capture.boundaries)}"
+    return EngineCapture(capture.engine, kept, rule)
+
+
+def _computed(checkpoint: Checkpoint, num_layers: int, target_type: str) -> list[EngineCapture]:
     provenance = checkpoint.provenance
     ids = list(provenance.layer_ids.listed) if provenance and provenance.layer_ids else None
     nested = ids is not None and provenance is not None and not provenance.family.name.startswith("speculators")

@@ -3,13 +3,14 @@
 from __future__ import annotations
 
 import dataclasses
-import json
+import re
 from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
 from .checkpoint import Checkpoint, DrafterConfig, LayerIds, load_checkpoint
+from .checkpoint.files import read_json
 from .engines import EngineCapture, engine_captures
 from .errors import BoundaryError, CheckpointError, FeatureWidthError
 from .plan import CapturePlan, boundaries_in_words, default_boundaries, resolve_plan
@@ -29,14 +30,26 @@ class TargetFacts:
 
 def read_target(path: Path) -> TargetFacts:
     """The facts of a target's folder or config.json. CheckpointError where they are not there."""
+    if not path.exists():
+        hub = re.fullmatch(r"[\w.-]+/[\w.-]+", str(path))
+        raise CheckpointError(f"the target {path} does not exist; expected a local folder with config.json, or that "
+                              f"file{': a hub id is not looked up, download it first' if hub else ''}")
     file = path / "config.json" if path.is_dir() else path
-    try:
-        raw = json.loads(file.read_text())
+    if not file.is_file():
+        raise CheckpointError(f"the target's folder {path} holds no config.json")
+    raw = read_json(file)
+    text = raw
+    if isinstance(raw, dict):
         text = next((raw[key] for key in ("text_config", "llm_config", "language_config") if key in raw), raw)
-        return TargetFacts(int(text["num_hidden_layers"]), int(text["hidden_size"]), text.get("vocab_size"),
-                           str(text.get("model_type", raw.get("model_type", ""))))
-    except (OSError, ValueError, KeyError, TypeError) as error:
-        raise CheckpointError(f"{file} gives no target's num_hidden_layers and hidden_size: {error!r}") from error
+    if not isinstance(text, dict):
+        raise CheckpointError(f"{file} holds a {type(text).__name__} where a target's config is expected, an object")
+    for key, needed in (("num_hidden_layers", True), ("hidden_size", True), ("vocab_size", False)):
+        value = text.get(key)
+        if (needed or value is not None) and (type(value) is not int or value < 1):
+            said = "is missing" if value is None else f"is {value!r}"
+            raise CheckpointError(f"{file} is no target's config: {key} {said}; expected a positive integer")
+    return TargetFacts(text["num_hidden_layers"], text["hidden_size"], text.get("vocab_size"),
+                       str(text.get("model_type", raw.get("model_type", ""))))
 
 
 @dataclass(frozen=True)
@@ -104,18 +117,18 @@ class Inspection:
         plan = self.plan
         lines = [part for part in (plan.describe(), plan.decided_by, plan.other_reading) if part] if plan else \
             self.plan_problem.split("; ")
-        if self.target is not None and plan and not plan.final_norm and _listed(plan.boundaries) != self._default():
-            lines.append(f"the published default of a target of {self.target.num_layers} layers is boundaries "
-                         f"{self._default()}")
+        if self.target is not None and plan and not plan.final_norm:
+            layers = self.target.num_layers
+            default = default_boundaries(layers)
+            if not default[0] < default[1] < default[2]:
+                lines.append(f"a target of {layers} layers is too shallow for the published default (2, n//2, n-3)")
+            elif default != plan.boundaries:
+                lines.append(f"the published default of a target of {layers} layers is boundaries {_listed(default)}")
         for capture in self.engines:
             agrees = "" if plan is None or capture.boundaries == plan.boundaries else ", NOT as above"
             lines.append(f"{capture.engine} captures {'boundaries' if len(capture.boundaries) > 1 else 'boundary'} "
                          f"{_listed(capture.boundaries)} ({capture.rule}){agrees}")
         return lines
-
-    def _default(self) -> str:
-        assert self.target is not None
-        return _listed(default_boundaries(self.target.num_layers))
 
     def _warnings(self) -> list[str]:
         config, target, found = self.checkpoint.config, self.target, []

@@ -157,8 +157,8 @@ def _chosen(
     default = default_boundaries(num_layers)
     if not default[0] < default[1] < default[2]:
         raise BoundaryError(
-            f"the file names no layers, and the published default (2, n//2, n-3) repeats itself or falls on a "
-            f"target of num_hidden_layers {num_layers}: {default}. Pass boundaries="
+            "the file names no layers, and the published default (2, n//2, n-3) is ascending only from n = 7 on, but the "
+            f"target's num_hidden_layers is {num_layers}. Pass boundaries="
         )
     return default, "the file names no layers: decided by the published default (2, n//2, n-3)", ""
 

@@ -83,6 +83,13 @@ def test_a_header_that_is_none(drafter, header):
     refused(drafter, "model.safetensors")
 
 
+@pytest.mark.parametrize("name", ["model.safetensors", "pytorch_model.bin"])
+def test_a_git_lfs_pointer(drafter, name):
+    (drafter / "model.safetensors").unlink()
+    (drafter / name).write_text("version https://git-lfs.github.com/spec/v1\noid sha256:00\nsize 12345\n")
+    refused(drafter, f"{name} is a git-lfs pointer", "`git lfs pull`")
+
+
 def test_overlapping_tensors(drafter):
     entry = {"dtype": "F32", "shape": [4], "data_offsets": [0, 16]}
     write_header(drafter / "model.safetensors", {"a": entry, "b": entry}, data=bytes(16))
@@ -133,10 +140,24 @@ def as_bin(folder: Path, payload: object) -> Path:
 def test_a_pickle_with_code_is_not_run(drafter):
     trap = drafter.parent / "trap"
     as_bin(drafter, {"fc.weight": torch.zeros(4), "code": Touch(trap)})
-    refused(drafter, "does not load as weights only")
+    refused(drafter, "does not load as weights only (Trying to load unsupported GLOBAL posix.mknod")
+    with pytest.raises(CheckpointError) as error:
+        load_checkpoint(drafter)
+    assert "weights_only" not in str(error.value), "torch's advice to set it to False would spring the trap"
     assert not trap.exists()
     torch.load(drafter / "pytorch_model.bin", weights_only=False)
     assert trap.exists(), "the trap works"
+
+
+class Stranger:
+    """No tensor, from a module that torch does not block but does not know either."""
+
+
+def test_a_class_that_is_no_tensor_is_named_without_advice(drafter):
+    as_bin(drafter, {"fc.weight": torch.zeros(4), "other": Stranger()})
+    with pytest.raises(CheckpointError, match="Unsupported global: GLOBAL .*Stranger") as error:
+        load_checkpoint(drafter)
+    assert "Please" not in str(error.value) and "weights_only" not in str(error.value)
 
 
 def test_a_bare_pickle_is_not_opened(drafter):
@@ -205,6 +226,21 @@ def test_a_config_of_a_terabyte_costs_nothing(drafter, changes):
 def test_a_config_that_is_none(drafter, text):
     (drafter / "config.json").write_text(text)
     refused(drafter, "config.json")
+
+
+@pytest.mark.parametrize("text", ["[" * 5000, '{"a":' * 5000])
+@pytest.mark.parametrize("name", ["config.json", "eagle3_ext.json"])
+def test_json_nested_too_deeply_is_a_sentence(drafter, name, text):
+    (drafter / name).write_text(text)
+    refused(drafter, f"{name} cannot be read: its lists or objects are nested too deeply")
+
+
+def test_a_byte_order_mark_is_no_defect(drafter):
+    expected = load_checkpoint(drafter).config
+    file = drafter / "config.json"
+    file.write_bytes(b"\xef\xbb\xbf" + file.read_bytes())
+    (drafter / "eagle3_ext.json").write_bytes(b'\xef\xbb\xbf{"norm_before_residual": false}')
+    assert load_checkpoint(drafter).config == expected
 
 
 KEYS = ["architectures", "hidden_size", "num_attention_heads", "num_key_value_heads", "head_dim", "vocab_size",

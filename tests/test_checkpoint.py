@@ -54,7 +54,7 @@ def tensors(**changes) -> dict[str, torch.Tensor]:
         "norm.weight": (H,),
         "lm_head.weight": (VD, H),
     }
-    made = {name: torch.zeros(shape) for name, shape in shapes.items()}
+    made = {name: torch.ones(shape) for name, shape in shapes.items()}
     made["d2t"] = TARGET_IDS - torch.arange(VD)
     made["t2d"] = torch.zeros(V, dtype=torch.bool).index_fill(0, TARGET_IDS, True)
     made |= {name.replace("__", "."): tensor for name, tensor in changes.items()}
@@ -83,6 +83,34 @@ def test_reads_canonical_form(tmp_path):
 
 def test_no_layer_ids_leaves_boundaries_open(tmp_path):
     assert load_checkpoint(write(tmp_path, eagle_config=...)).config.boundaries is None
+
+
+@pytest.mark.parametrize("nested", [True, False])
+def test_empty_layer_ids_read_as_none(tmp_path, nested):
+    ids = {"eagle_aux_hidden_state_layer_ids": []}
+    checkpoint = load_checkpoint(write(tmp_path, **({"eagle_config": ids} if nested else {"eagle_config": ...} | ids)))
+    assert checkpoint.config.boundaries is None and checkpoint.provenance.layer_ids is None
+    assert checkpoint.report == (f"config.json: {next(iter(ids))} is empty: read as if it were not there",)
+
+
+@pytest.mark.parametrize("said, told", [(..., "missing"), (None, "missing"),
+                                        (["LlamaForCausalLM"], "LlamaForCausalLM")])
+def test_a_midlayer_with_a_draft_vocabulary_needs_no_architecture(tmp_path, said, told):
+    truth = load_checkpoint(write(tmp_path, eagle_config=...))
+    checkpoint = load_checkpoint(write(tmp_path, eagle_config=..., architectures=said))
+    assert checkpoint.config == truth.config and checkpoint.provenance.family.name == "SafeAILab"
+    note = (f"config.json: architectures is {told}; read as LlamaForCausalLMEagle3, because the file holds midlayer.* "
+            "and d2t and t2d")
+    assert checkpoint.report == (note,)
+
+
+@pytest.mark.parametrize("said", [..., ["LlamaForCausalLM"]])
+def test_a_drafter_that_nothing_else_gives_away_is_told_what_to_write(tmp_path, said):
+    renamed = {name.replace("midlayer.", "layers.0."): tensor for name, tensor in tensors().items()}
+    with pytest.raises(CheckpointError, match="write LlamaForCausalLMEagle3 there"):
+        load_checkpoint(write(tmp_path, renamed, architectures=said))
+    with pytest.raises(CheckpointError, match="write LlamaForCausalLMEagle3 there"):
+        load_checkpoint(write(tmp_path, tensors(d2t=None, t2d=None), architectures=said))
 
 
 def test_aliases_and_prefix(tmp_path):
@@ -121,6 +149,36 @@ def test_shapes_win_over_the_config(tmp_path):
         assert key in told
 
 
+@pytest.mark.parametrize(("changes", "told"), [
+    ({"rope_theta": ...}, "rope_theta is missing: took 10000,"),
+    ({"rope_theta": None}, "rope_theta is missing: took 10000,"),
+    ({"rms_norm_eps": ...}, "rms_norm_eps is missing: took 1e-06,"),
+    ({"rms_norm_eps": None}, "rms_norm_eps is missing: took 1e-06,"),
+])
+def test_a_default_that_was_taken_is_told(tmp_path, changes, told):
+    checkpoint = load_checkpoint(write(tmp_path, **changes))
+    assert (checkpoint.config.rope_theta, checkpoint.config.eps) == (1e4 if "theta" in told else 5e3,
+                                                                     1e-6 if "eps" in told else 1e-5)
+    assert len(checkpoint.report) == 1 and told in checkpoint.report[0]
+
+
+@pytest.mark.parametrize("place", [{}, {"rope_parameters": {"rope_type": "default", "rope_theta": 7e3}}])
+def test_a_theta_that_is_not_needed_or_nested_is_not_missed(tmp_path, place):
+    assert load_checkpoint(write(tmp_path, rope_theta=..., **(place or {"use_rope": False}))).report == ()
+
+
+@pytest.mark.parametrize("key, neutral", [
+    ("embedding_multiplier", 1.0), ("residual_multiplier", 1.0), ("logits_scaling", 1.0),
+    ("final_logit_softcapping", 0.0), ("attn_logit_softcapping", 0.0),
+])
+def test_factors_and_caps_that_are_not_computed_are_refused(tmp_path, key, neutral):
+    for value in (None, neutral, int(neutral)):
+        assert load_checkpoint(write(tmp_path, **{key: value})).report == ()
+    for value in (12.0, 0.22, 1.0 - neutral, "x", []):
+        with pytest.raises(CheckpointError, match=rf"config.json: {key} is .*{value!r}".replace("[]", r"\[\]")):
+            load_checkpoint(write(tmp_path, **{key: value}))
+
+
 def test_wider_target_with_own_embedding(tmp_path):
     stored = tensors(fc__weight=torch.zeros(H, 3 * 32), embed_tokens__weight=torch.zeros(V, H))
     got = load_checkpoint(write(tmp_path, stored, target_hidden_size=32)).config
@@ -131,6 +189,20 @@ def test_number_of_states_is_not_assumed(tmp_path):
     ids = {"eagle_aux_hidden_state_layer_ids": [0, 3, 5, 8]}
     got = load_checkpoint(write(tmp_path, tensors(fc__weight=torch.zeros(H, 4 * H)), eagle_config=ids)).config
     assert (got.num_states, got.boundaries) == (4, (1, 4, 6, 9))
+
+
+def test_layer_ids_that_make_states_of_another_width_are_told(tmp_path):
+    """48 columns over 2 ids are states of 24: a target that wide may exist, or an id is missing."""
+    checkpoint = load_checkpoint(write(tmp_path, eagle_config={"eagle_aux_hidden_state_layer_ids": [1, 3]}))
+    assert (checkpoint.config.num_states, checkpoint.config.target_hidden_size) == (2, 24)
+    assert len(checkpoint.report) == 1
+    for part in ("2 layer ids", "fc.weight [16, 48]", "2 states of 24", "own width 16 they would be 3"):
+        assert part in checkpoint.report[0]
+
+
+def test_fc_beside_a_config_without_one_says_why_it_clashes(tmp_path):
+    with pytest.raises(CheckpointError, match=r"use_aux_hidden_state is False.*fc\.weight \[16, 48\].*wrong"):
+        load_checkpoint(write(tmp_path, eagle_config={"use_aux_hidden_state": False}))
 
 
 def test_without_fc(tmp_path):
@@ -195,7 +267,8 @@ def test_every_defect_is_named_at_once(tmp_path):
     ("changes", "part"),
     [
         ({"architectures": ["Eagle3DeepseekV2ForCausalLM"]}, "Eagle3DeepseekV2ForCausalLM"),
-        ({"architectures": ...}, "architectures"),
+        ({"architectures": ["GPT2LMHeadModel"]}, "architectures is 'GPT2LMHeadModel'"),
+        ({"architectures": []}, "architectures is []"),
         ({"rope_scaling": {"rope_type": "llama3", "factor": 8.0}}, "llama3"),
         ({"rope_parameters": {"rope_type": "yarn", "rope_theta": 1e4}}, "yarn"),
         ({"sliding_window": 4096}, "sliding_window"),
@@ -236,6 +309,30 @@ def test_bad_tensors_are_refused_by_name(tmp_path, changes, part):
     with pytest.raises(CheckpointError) as error:
         load_checkpoint(write(tmp_path, tensors(**changes)))
     assert part in str(error.value)
+
+
+@pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16, torch.float16, torch.float64])
+@pytest.mark.parametrize("value", [float("nan"), float("inf"), -float("inf")])
+def test_weights_that_are_not_finite_are_refused_by_name(tmp_path, dtype, value):
+    fc, norm = torch.ones(H, 3 * H, dtype=dtype), torch.ones(H, dtype=dtype)
+    fc[2, 5] = fc[7, 0] = fc[H - 1, 3 * H - 1] = norm[3] = value
+    with pytest.raises(CheckpointError) as error:
+        load_checkpoint(write(tmp_path, tensors(fc__weight=fc, norm__weight=norm)))
+    told = [line.strip() for line in str(error.value).splitlines()[1:]]
+    kind = f"values that are nan or inf, the first {value} at"
+    assert told == [f"not finite: fc.weight holds 3 of {3 * H * H} {kind} [2, 5]",
+                    f"not finite: norm.weight holds 1 of {H} {kind} [3]"]
+
+
+def test_weights_whose_sum_leaves_float32_are_loaded(tmp_path):
+    fc = torch.full((H, 3 * H), 3e38)
+    assert torch.equal(load_checkpoint(write(tmp_path, tensors(fc__weight=fc))).weights["fc.weight"], fc)
+
+
+def test_a_matrix_of_zeros_is_noted_by_its_stored_name(tmp_path):
+    o_proj, bias = torch.zeros(H, HEADS * DIM), torch.zeros(H)
+    report = load_checkpoint(write(tmp_path, tensors(midlayer__self_attn__o_proj__weight=o_proj, fc__bias=bias))).report
+    assert report == ("midlayer.self_attn.o_proj.weight [16, 32] holds nothing but zeros",), "a bias may well be zero"
 
 
 def test_paths_that_are_no_checkpoint(tmp_path):

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import re
+from pathlib import Path
 
 import pytest
 from families import CELLS, FORMATS, LAYERS, make_weights, variant, write
@@ -11,7 +12,8 @@ from test_families import READINGS
 from typer.testing import CliRunner
 
 from eagle3_ext.cli import app
-from eagle3_ext.inspection import inspect_checkpoint
+from eagle3_ext.errors import CheckpointError
+from eagle3_ext.inspection import inspect_checkpoint, read_target
 
 SIGNS = {
     "SafeAILab": "tensors named midlayer.*, no eagle_config in config.json",
@@ -141,6 +143,58 @@ def test_inspect_speaks_words_and_json(tmp_path, family):
     else:
         assert told["plan"]["boundaries"] == list(READINGS[family][1]) and told["plan"]["width"] == 48
         assert told["plan"]["final_norm"] is False and told["plan_problem"] is None
+
+
+@pytest.mark.parametrize("layers", [1, 2, 4, 6, 7])
+@pytest.mark.parametrize("family, name", [("SafeAILab", "no layer ids"), ("SpecForge", "no layer ids"),
+                                          ("SpecForge", "plain"), ("speculators", "plain")])
+def test_a_shallow_target_shows_no_boundary_below_the_embedding(tmp_path, family, name, layers):
+    folder = write(tmp_path / "drafter", FORMATS[family], variant(name), make_weights(variant(name)))
+    (tmp_path / "target.json").write_text(json.dumps({"num_hidden_layers": layers, "hidden_size": 16}))
+    inspection = inspect_checkpoint(folder, tmp_path / "target.json")
+    shown = "\n".join(dict(inspection.sections())["boundaries"])
+    assert not re.search(r"(?<![\w)])-\d", shown), shown
+    assert all(min(engine["boundaries"]) >= 0 for engine in inspection.to_dict()["engines"])
+    safeailab = inspection.engines[-1]
+    expected = sorted({b for b in (2, layers // 2, layers - 3) if b >= 0})
+    assert list(safeailab.boundaries) == expected
+    assert (f"only {len(expected)} of 3" in safeailab.rule) == (layers < 7)
+
+
+def test_a_shallow_target_is_told_that_it_has_no_published_default(tmp_path):
+    folder = write(tmp_path / "drafter", FORMATS["SpecForge"], variant("plain"), make_weights(variant("plain")))
+    (tmp_path / "target.json").write_text(json.dumps({"num_hidden_layers": 6, "hidden_size": 16}))
+    boundaries = inspect_checkpoint(folder, tmp_path / "target.json", boundaries=(1, 2, 3)).sections()[6][1]
+    assert "a target of 6 layers is too shallow for the published default (2, n//2, n-3)" in boundaries
+
+
+@pytest.mark.parametrize("content, told", [
+    (None, "holds no config.json"),
+    ("no json", "config.json is not JSON"),
+    ("[" * 5000, "nested too deeply"),
+    ("[]", "holds a list where a target's config is expected"),
+    ('{"text_config": 3}', "holds a int where a target's config is expected"),
+    ('{"hidden_size": 16}', "num_hidden_layers is missing; expected a positive integer"),
+    ('{"num_hidden_layers": 4, "hidden_size": "16"}', "hidden_size is '16'; expected a positive integer"),
+    ('{"num_hidden_layers": -4, "hidden_size": 16}', "num_hidden_layers is -4; expected a positive integer"),
+    ('{"num_hidden_layers": 4, "hidden_size": 16, "vocab_size": "many"}', "vocab_size is 'many'"),
+])
+def test_a_target_that_is_none_is_refused_in_a_sentence(tmp_path, content, told):
+    (tmp_path / "target").mkdir()
+    if content is not None:
+        (tmp_path / "target" / "config.json").write_text(content)
+    with pytest.raises(CheckpointError) as error:
+        read_target(tmp_path / "target")
+    assert told in str(error.value) and "Error(" not in str(error.value)
+
+
+def test_a_target_that_is_not_there_and_a_hub_id(tmp_path):
+    with pytest.raises(CheckpointError, match="not exist; expected a local folder with config.json, or that file$"):
+        read_target(tmp_path / "nowhere")
+    with pytest.raises(CheckpointError, match="SomeOrg/some-1.0.*does not exist; .*local folder.*hub id is not looked"):
+        read_target(Path("SomeOrg/some-1.0"))
+    (tmp_path / "config.json").write_text('\ufeff{"num_hidden_layers": 4, "hidden_size": 16}', encoding="utf-8")
+    assert read_target(tmp_path).num_layers == read_target(tmp_path / "config.json").num_layers == 4
 
 
 def test_the_command_line_inspects_and_refuses(tmp_path):

@@ -6,7 +6,6 @@ by the key or tensor that gives it away, never half-understood.
 
 from __future__ import annotations
 
-import json
 from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
@@ -17,13 +16,13 @@ import torch
 from ..errors import CheckpointError
 from .config import DrafterConfig, Layer, Mla, expected_shapes
 from .families import Family, recognise, tell_pitfalls
-from .files import FLOATS, find_files, read_headers
+from .files import FLOATS, find_files, read_headers, read_json
 from .layer_ids import LayerIds, read_layer_ids
 from .names import foreign_tensors
 from .reader import read_config, refuse_foreign, unify_pre_norms
 from .sidecar import read_sidecar
 from .source import Source
-from .weights import compare, coverage, target_ids, without_elements
+from .weights import check_values, compare, coverage, target_ids, without_elements
 
 __all__ = ["Checkpoint", "DrafterConfig", "Family", "Layer", "LayerIds", "Mla", "Provenance", "coverage",
            "expected_shapes", "load_checkpoint"]
@@ -70,17 +69,18 @@ def load_checkpoint(path: str | Path, *, norm_before_residual: bool | None = Non
     "norm_before_residual": false}. `norm_before_residual` comes before both.
 
     Raises CheckpointError that lists every unknown, missing, duplicate and misshapen tensor and every unsupported
-    config value by name. Nothing is loaded before all of them have been checked.
+    config value by name. Nothing is loaded before all of them have been checked. Weights that are nan or inf are
+    refused by name too, once loaded.
     """
     folder = Path(path)
-    raw = _read_json(folder)
+    raw = _read_config_file(folder)
     sidecar = read_sidecar(folder)
     files, passed_over = find_files(folder)
     stored, duplicates, skipped = read_headers(files)
     source = Source(raw, {name: tensor.shape for name, tensor in stored.items()})
     source.notes += [*passed_over, *skipped]
     names = tuple(tensor.name for tensor in stored.values())
-    refuse_foreign(source)
+    refuse_foreign(source, names)
     source.problems += foreign_tensors(stored) + without_elements(stored)
     unify_pre_norms(stored, source)
     source.shapes = {name: tensor.shape for name, tensor in stored.items()}
@@ -93,11 +93,14 @@ def load_checkpoint(path: str | Path, *, norm_before_residual: bool | None = Non
         source.problems += compare(stored, config)
     source.problems += duplicates
     if source.problems or config is None:
-        # The notes belong to it: where a shape was believed before the config, that shape may be what is wrong.
-        lines = [*source.problems, *(f"(note: {note})" for note in source.notes)]
-        raise CheckpointError(f"{folder} is no usable drafter:\n" + "\n".join(f"  {line}" for line in lines))
+        raise _refusal(folder, source)
     tell_pitfalls(family, source, config)
     weights = {name: tensor.load() for name, tensor in stored.items()}
+    not_finite, zeros = check_values({name: tensor.name for name, tensor in stored.items()}, weights)
+    source.notes += zeros
+    if not_finite:
+        source.problems += not_finite
+        raise _refusal(folder, source)
     absolute = target_ids(weights.pop("d2t", None), weights.pop("t2d", None), config)
     if absolute is not None:
         weights["target_ids"] = absolute
@@ -109,17 +112,20 @@ def load_checkpoint(path: str | Path, *, norm_before_residual: bool | None = Non
     return Checkpoint(config, weights, tuple(source.notes), provenance)
 
 
-def _read_json(folder: Path) -> dict[str, Any]:
+def _refusal(folder: Path, source: Source) -> CheckpointError:
+    # The notes belong to it: where a shape was believed before the config, that shape may be what is wrong.
+    lines = [*source.problems, *(f"(note: {note})" for note in source.notes)]
+    return CheckpointError(f"{folder} is no usable drafter:\n" + "\n".join(f"  {line}" for line in lines))
+
+
+def _read_config_file(folder: Path) -> dict[str, Any]:
     if not folder.is_dir():
         what = "is a file" if folder.exists() else "does not exist"
         raise CheckpointError(f"{folder} {what}; expected a folder with config.json and *.safetensors")
     file = folder / "config.json"
     if not file.is_file():
         raise CheckpointError(f"{folder} is no drafter checkpoint: it holds no config.json")
-    try:
-        raw = json.loads(file.read_text())
-    except (ValueError, RecursionError) as error:
-        raise CheckpointError(f"{file} is not JSON: {error}") from error
+    raw = read_json(file)
     if not isinstance(raw, dict):
         raise CheckpointError(f"{file} holds a {type(raw).__name__}, expected an object")
     return raw

@@ -59,7 +59,7 @@ def recognise(source: Source, names: Collection[str]) -> Family:
         return Family("ModelOpt MLA or TorchSpec for vLLM", (said, "tensors named layers.0.*"))
     if any(re.match(r"midlayer\.\d", name) for name in names):
         return Family("ModelOpt Megatron", ("tensors named midlayer.0.*",))
-    ids = source.said("eagle_aux_hidden_state_layer_ids")
+    ids = source.said("eagle_aux_hidden_state_layer_ids") or None
     if any(name.startswith("midlayer.") for name in names):
         if isinstance(ids, list) and all(type(i) is int for i in ids) and ids != sorted(ids):
             return Family("ModelOpt Megatron", ("tensors named midlayer.*", f"unsorted layer ids {ids}"))

@@ -8,9 +8,11 @@ from __future__ import annotations
 
 import json
 import pickle
+import re
 import zipfile
 from dataclasses import dataclass
 from pathlib import Path
+from typing import Any
 
 import torch
 from safetensors import SafetensorError, safe_open
@@ -22,6 +24,7 @@ from .names import canonical_name, is_skipped
 FLOATS = {"F64": torch.float64, "F32": torch.float32, "BF16": torch.bfloat16, "F16": torch.float16}
 _SPELLING = {dtype: name for name, dtype in FLOATS.items()} | {
     torch.int64: "I64", torch.int32: "I32", torch.bool: "BOOL", torch.int8: "I8", torch.uint8: "U8"}
+_LFS_POINTER = b"version https://git-lfs.github.com/spec/"
 _ADAPTER = "adapter_model.safetensors"  # a LoRA of the *target*, which some exporters put beside the drafter
 
 
@@ -40,6 +43,18 @@ class StoredTensor:
             return self.mapped.clone()
         with safe_open(self.file, framework="pt") as file:
             return file.get_tensor(self.name)
+
+
+def read_json(file: Path) -> Any:
+    """What a JSON file holds, with or without a byte order mark. CheckpointError says why it holds nothing."""
+    try:
+        return json.loads(file.read_text(encoding="utf-8-sig"))
+    except OSError as error:
+        raise CheckpointError(f"{file} cannot be read: {error.strerror or error}") from error
+    except RecursionError as error:
+        raise CheckpointError(f"{file} cannot be read: its lists or objects are nested too deeply") from error
+    except ValueError as error:
+        raise CheckpointError(f"{file} is not JSON: {error}") from error
 
 
 def find_files(folder: Path) -> tuple[list[Path], list[str]]:
@@ -89,6 +104,7 @@ def read_headers(files: list[Path]) -> tuple[dict[str, StoredTensor], list[str],
     problems: list[str] = []
     notes: list[str] = []
     for path in files:
+        _refuse_pointer(path)
         for tensor in _pickled(path) if path.suffix == ".bin" else _safetensors(path):
             canonical = canonical_name(tensor.name)
             if is_skipped(canonical):
@@ -100,6 +116,14 @@ def read_headers(files: list[Path]) -> tuple[dict[str, StoredTensor], list[str],
             else:
                 stored[canonical] = tensor
     return stored, problems, notes
+
+
+def _refuse_pointer(path: Path) -> None:
+    with path.open("rb") as file:
+        start = file.read(len(_LFS_POINTER))
+    if start == _LFS_POINTER:
+        raise CheckpointError(f"{path} is a git-lfs pointer, a text that stands in for the file; fetch the file itself "
+                              "with `git lfs pull`")
 
 
 def _safetensors(path: Path) -> list[StoredTensor]:
@@ -123,7 +147,7 @@ def _pickled(path: Path) -> list[StoredTensor]:
         loaded = torch.load(path, map_location="cpu", weights_only=True, mmap=True)
     except (pickle.UnpicklingError, zipfile.BadZipFile, RuntimeError, ValueError, TypeError, EOFError, OSError,
             KeyError, AttributeError, IndexError, OverflowError, MemoryError, RecursionError) as error:
-        reason = str(error).strip().splitlines()[0] if str(error).strip() else repr(error)
+        reason = _without_advice(error)
         raise CheckpointError(f"{path} does not load as weights only ({reason}); convert it to safetensors") from error
     if not isinstance(loaded, dict):
         raise CheckpointError(f"{path} holds a {type(loaded).__name__}, expected names and tensors")
@@ -139,3 +163,11 @@ def _pickled(path: Path) -> list[StoredTensor]:
                                   "bytes are stored for it")
     return [StoredTensor(path, name, tuple(tensor.shape), _SPELLING.get(tensor.dtype, str(tensor.dtype)), tensor)
             for name, tensor in loaded.items()]
+
+
+def _without_advice(error: Exception) -> str:
+    """The reason alone: torch also advises to set weights_only to False, which would run the file's code."""
+    text = str(error).strip()
+    told = re.search(r"Trying to load .*|(?<=WeightsUnpickler error: ).*", text) or re.match(".*", text)
+    kept = (told[0] if told else "").partition(". Please")[0].strip(" .")
+    return kept if kept and "weights_only" not in kept else type(error).__name__

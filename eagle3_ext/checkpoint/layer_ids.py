@@ -50,7 +50,10 @@ def read_layer_ids(source: Source, family: Family, names: tuple[str, ...]) -> La
     ids = source.said(KEY)
     if ids is None:
         return None
-    if not isinstance(ids, list) or not ids or not all(type(i) is int and i >= -1 for i in ids):
+    if ids == []:
+        source.note(f"config.json: {KEY} is empty: read as if it were not there")
+        return None
+    if not isinstance(ids, list) or not all(type(i) is int and i >= -1 for i in ids):
         source.problem(f"config.json: {KEY} is {ids!r}; expected distinct layer indices")
         return None
     repeated = sorted({i for i in ids if ids.count(i) > 1})

@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import dataclasses
 import re
+from collections.abc import Collection
 from typing import Any
 
 from .attention import ATTENTION, is_latent, joins_embedding, read_attention
@@ -24,13 +25,26 @@ _NORM_FLAGS = {"norm_before_residual", "norm_before_fc", "fc_norm", "use_aux_nor
                "use_mtp_layernorm", "attn_norm", "norm_topk_prob", "qk_norm"}
 
 
-def refuse_foreign(source: Source) -> None:
-    """Problems for every key that asks for a forward this project does not compute."""
+# Factors and caps of other models' forwards (Granite, Gemma), which would be left out in silence; what changes nothing.
+_NEUTRAL = {"embedding_multiplier": 1, "residual_multiplier": 1, "logits_scaling": 1, "final_logit_softcapping": 0,
+            "attn_logit_softcapping": 0}
+
+
+def refuse_foreign(source: Source, names: Collection[str]) -> None:
+    """Problems for every key that asks for a forward this project does not compute. `names` are as stored."""
     raw, name = source.raw, source.architecture
-    if name not in ARCHITECTURES:
+    unnamed = name is None or name == "LlamaForCausalLM"
+    tabled = {"d2t", "t2d"} & source.shapes.keys()
+    if unnamed and tabled and not is_latent(source) and any(n.startswith("midlayer.") for n in names):
+        # Saved by code that never set it: no other model has a midlayer and a draft vocabulary.
+        source.note(f"config.json: architectures is {'missing' if name is None else name}; read as "
+                    "LlamaForCausalLMEagle3, because the file holds midlayer.* and "
+                    f"{' and '.join(sorted(tabled))}")
+    elif name not in ARCHITECTURES:
         foreign = [meaning for part, meaning in FOREIGN_ARCHITECTURES.items() if part.lower() in str(name).lower()]
         plain = not {"fc.weight", "d2t", "layers.0.hidden_norm.weight"} & source.shapes.keys()
-        why = f", which is {foreign[0]}" if foreign else ", and no fc.weight: a target, not a drafter" if plain else ""
+        why = f", which is {foreign[0]}" if foreign else ", and no fc.weight: a target, not a drafter" if plain else \
+            "; if it is an EAGLE-3 drafter, write LlamaForCausalLMEagle3 there" if unnamed else ""
         source.problem(f"architectures is {name!r}{why}; supported: {', '.join(ARCHITECTURES)}")
     if name == MLA_ARCHITECTURE and not is_latent(source):
         source.problem(f"architectures is {name}, but the file stores no {ATTENTION}kv_a_proj_with_mqa.weight")
@@ -51,6 +65,10 @@ def refuse_foreign(source: Source) -> None:
     for key, (value, supported) in refused.items():
         if value is not None and value != supported:
             source.problem(f"config.json: {key} is {value!r}; supported: {supported!r}")
+    for key, neutral in _NEUTRAL.items():
+        if (value := source.said(key)) not in (None, neutral):
+            source.problem(f"config.json: {key} is {value!r}, which changes the forward and is not computed here; "
+                           f"supported: {neutral}")
     for place in source.places.values():
         for key, value in place.items():
             if "norm" in key and isinstance(value, bool) and key not in _NORM_FLAGS:
@@ -128,6 +146,9 @@ def _windows(source: Source, count: int) -> list[int | None]:
 def _feature_sizes(source: Source, ids: LayerIds | None, h: int) -> dict[str, Any]:
     """K and H from fc's columns; without fc the features are one state as wide as the drafter."""
     if not source.flag("use_aux_hidden_state", True):
+        if "fc.weight" in source.shapes:
+            source.problem("config.json: use_aux_hidden_state is False, a drafter without fc, but the file holds "
+                           f"fc.weight {list(source.shapes['fc.weight'])}: one of the two is wrong")
         return {"fusion": "none", "num_states": 1, "target_hidden_size": h}
     norms = sum(name.startswith("fc_norm.") for name in source.shapes)
     num_states = len(ids.listed) if ids else source.integer("num_aux_hidden_states") or norms or None
@@ -138,6 +159,10 @@ def _feature_sizes(source: Source, ids: LayerIds | None, h: int) -> dict[str, An
     columns = fc[1]
     if state is None:
         state = columns // num_states if num_states and columns % num_states == 0 else h
+        if ids and state != h and columns % h == 0:
+            source.note(f"config.json lists {num_states} layer ids, so fc.weight {list(fc)} is taken to fuse "
+                        f"{num_states} states of {state}; of the drafter's own width {h} they would be {columns // h}: "
+                        "if those are meant, the list of ids is wrong")
     if num_states is None and columns % state == 0:
         num_states = columns // state
     if num_states is None or num_states * state != columns:
@@ -187,13 +212,20 @@ def _switches(source: Source, norm_before_residual: bool | None) -> dict[str, An
         "has_final_norm": "norm.weight" in shapes or source.flag("use_last_layernorm", True),
         "norm_before_residual": _residual(source, norm_before_residual),
         "norm_output": source.flag("norm_output") or source.flag("return_hidden_post_norm"),
-        "eps": source.number("rms_norm_eps", 1e-6),
+        "eps": _eps(source),
         "own_embedding": own_embedding,
         "own_head": own_head or (reduced and not tied),
         "tied_head": tied and own_embedding and not own_head and not reduced,
         "max_position_embeddings": source.integer("max_position_embeddings") or 2048,
         "logit_scale": source.number("logit_scale", 1.0),
     }
+
+
+def _eps(source: Source) -> float:
+    eps = source.number("rms_norm_eps", 1e-6)
+    if source.said("rms_norm_eps") is None:
+        source.note(f"config.json: rms_norm_eps is missing: took {eps:g}, transformers' default for llama")
+    return eps
 
 
 def _residual(source: Source, chosen: bool | None) -> bool:

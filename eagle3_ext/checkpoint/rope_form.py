@@ -33,6 +33,8 @@ def read_rope(source: Source, head_dim: int, is_mla: bool) -> dict[str, Any]:
     kind = _KINDS[spelled[0] if spelled else "default"]
     if source.flag("mla_use_nope") or not source.flag("use_rope", True):
         kind = "none"
+    elif not thetas:
+        source.note(f"config.json: rope_theta is missing: took {theta:g}, transformers' default for llama")
     # Interleaving is a property of what the drafter was trained beside: DeepSeek's latent attention, Llama 4.
     interleaved = is_mla or str(source.raw.get("model_type")).startswith("llama4")
     for key in ("rope_interleave", "rope_interleaved"):

@@ -2,11 +2,11 @@
 
 from __future__ import annotations
 
-import json
 from pathlib import Path
 from typing import Any
 
 from ..errors import CheckpointError
+from .files import read_json
 
 NAME = "eagle3_ext.json"
 
@@ -16,10 +16,7 @@ def read_sidecar(folder: Path) -> dict[str, Any]:
     file = folder / NAME
     if not file.is_file():
         return {}
-    try:
-        values = json.loads(file.read_text())
-    except (ValueError, RecursionError) as error:
-        raise CheckpointError(f"{file} is not JSON: {error}") from error
+    values = read_json(file)
     unknown = sorted(values.keys() - {"boundaries", "norm_before_residual"}) if isinstance(values, dict) else [values]
     if unknown:
         raise CheckpointError(f"{file} may hold boundaries and norm_before_residual, not {unknown}")

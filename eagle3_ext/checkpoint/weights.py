@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Mapping
 
 import torch
@@ -39,6 +40,26 @@ def without_elements(stored: Mapping[str, StoredTensor]) -> list[str]:
     """One problem for each tensor from whose shape nothing can be told."""
     return [f"misshapen: {tensor.name} is {list(tensor.shape)}: it holds no rows" for tensor in stored.values()
             if not tensor.shape or 0 in tensor.shape]
+
+
+def check_values(names: Mapping[str, str], weights: Mapping[str, torch.Tensor]) -> tuple[list[str], list[str]]:
+    """The problems (values that are not finite) and the notes (matrices of zeros) of loaded weights, each named as in
+    its file by `names`."""
+    problems, notes = [], []
+    for name, weight in weights.items():
+        if not weight.is_floating_point():
+            continue
+        # One pass without a copy, faster than reading the file: nan and inf both reach an end of the range.
+        low, high = map(float, torch.aminmax(weight))
+        if not (math.isfinite(low) and math.isfinite(high)):
+            bad = ~torch.isfinite(weight)
+            first = bad.flatten().to(torch.uint8).argmax()
+            at = [int(i) for i in torch.unravel_index(first, weight.shape)]
+            problems.append(f"not finite: {names[name]} holds {int(bad.sum())} of {weight.numel()} values that are nan "
+                            f"or inf, the first {float(weight[tuple(at)])} at {at}")
+        elif low == high == 0 and weight.dim() > 1:
+            notes.append(f"{names[name]} {list(weight.shape)} holds nothing but zeros")
+    return problems, notes
 
 
 def _why(name: str, config: DrafterConfig) -> str:
