@@ -86,13 +86,17 @@ class Recorder:
 
     Attributes:
         events: the events so far, when there is no file.
-        text, round, sequence: stamped on every event. `sequence` is the slot a target forward is for; the drafter's
-            events name their own. A loop of one's own sets it, and calls `begin_text` and `begin_round`.
+        text, round, sequence: stamped on every event. `sequence` is the slot a target forward is for; a loop that runs
+            one forward per sequence sets it, the drafter's events name their own. Texts and rounds are counted from
+            what passes: a drafter's reset, then a forward, begin a text; a draft begins a round, and so does a second
+            forward for one sequence. A loop that knows better calls `begin_text` and `begin_round` before them.
     """
 
     def __init__(self, path: str | Path | None = None, drafter_witness: DrafterWitness | None = None) -> None:
         self.events: list[dict[str, Any]] = []
         self.text = self.round = self.sequence = 0
+        self._forwarded: set[int] = set()  # sequences with a forward in this round
+        self._extended = self._reset = False  # in this round; since the last forward or extend
         self._drafter_witness = drafter_witness
         self._described: Drafter | None = None
         self._file: TextIO | None = None
@@ -107,10 +111,15 @@ class Recorder:
     def begin_text(self) -> None:
         """A new prompt: rounds count from 0, which is its prefill."""
         self.text += 1
-        self.round = 0
+        self._begin(0)
 
     def begin_round(self) -> None:
-        self.round += 1
+        self._begin(self.round + 1)
+
+    def _begin(self, round_: int) -> None:
+        self.round = round_
+        self._forwarded.clear()
+        self._extended = self._reset = False
 
     def record(
         self,
@@ -146,7 +155,11 @@ class Recorder:
             event |= {**describe(sample.unflatten(-1, (-1, whole))), "fingerprints": fingerprints(sample)}
         self._write(event)
 
-    # ---- what this project's own loop feeds
+    # ---- what the drafter and the capture feed
+
+    def reset(self) -> None:
+        """A `Drafter.reset`: the next forward is a prefill, unless an extend takes the features of the one before."""
+        self._reset = True
 
     def plan(self, drafter: Drafter) -> None:
         """The drafter's plan, once per drafter."""
@@ -175,6 +188,7 @@ class Recorder:
         sequences: torch.Tensor | None,
     ) -> None:
         """One event per sequence of a `Drafter.extend` call."""
+        self._extended, self._reset = True, False
         offsets, lengths = row_offsets.tolist(), drafter.lengths.tolist()
         if features.dim() != 2 or not 0 <= offsets[-1] <= min(len(features), tokens.numel(), positions.shape[-1]):
             return  # the drafter refuses it by name
@@ -199,6 +213,8 @@ class Recorder:
 
     def draft(self, drafter: Drafter, drafts: DraftTokens) -> None:
         """The draft steps of a `Drafter.draft` call, and its tokens next to the witness's."""
+        if self._extended or self._forwarded:
+            self.begin_round()
         batch, count = drafts.tokens.shape
         for step in range(1, count):
             width = drafter.config.hidden_size
@@ -213,10 +229,15 @@ class Recorder:
     @contextmanager
     def watch(self, decoder: torch.nn.Module, layers: torch.nn.ModuleList, features: Features) -> Iterator[None]:
         """Records a forward's features, and as witness its states, by hooks that share nothing with the capture."""
-        if self.round > WITNESSED_ROUNDS and self.round % WITNESSED_ROUNDS:
-            yield
-            return
         from .witness import watch_states
+
+        def started() -> bool:
+            if self._reset:
+                self.begin_text()
+            elif self.sequence in self._forwarded:
+                self.begin_round()
+            self._forwarded.add(self.sequence)
+            return self.round <= WITNESSED_ROUNDS or self.round % WITNESSED_ROUNDS == 0
 
         def finished(names: list[str], states: torch.Tensor, rows: int) -> None:
             kind = "verify" if self.round else "prefill"
@@ -229,7 +250,7 @@ class Recorder:
                 "witness", rows=rows, states=names, sampled=sampled_rows(rows), layers=len(layers), **describe(states)
             )
 
-        with watch_states(decoder, layers, features.plan.boundaries, finished):
+        with watch_states(decoder, layers, features.plan.boundaries, finished, started):
             yield
 
     def _write(self, event: dict[str, Any]) -> None:

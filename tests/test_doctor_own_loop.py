@@ -1,0 +1,97 @@
+"""The doctor on a decode loop of one's own, as the README writes it: no SpeculativeDecoder, nobody who counts rounds."""
+
+from __future__ import annotations
+
+import dataclasses
+
+import pytest
+import torch
+from loops import Loop, plain_text, small_loop
+from transformers import DynamicCache
+from verdicts import ids
+
+from eagle3_ext import CapturePlan, Features, capture, ops
+from eagle3_ext.doctor import trace
+from eagle3_ext.doctor.trace_rules import diagnose_trace
+
+WIDTH = 4  # three drafts
+
+
+def as_captured(features: Features, rows: torch.Tensor) -> torch.Tensor:
+    return features.gather(rows)
+
+
+def decode(
+    loop: Loop, rounds: int, gather=as_captured, reset_first: bool = True, plan: CapturePlan | None = None
+) -> list[dict]:
+    """The events of README's loop, for every prompt. `gather` is what decode's extends get.
+
+    The drafts of a round begin with up to three of the target's own tokens, so that rounds of every length come up.
+    """
+    model, drafter = loop.model, loop.drafter()
+    texts = [torch.tensor(plain_text(loop, prompt)) for prompt in loop.prompts]
+    with trace.recording() as recorder, torch.inference_mode(), capture(model, plan or drafter.plan) as features:
+        for prompt, text in zip(loop.prompts, texts):
+            n, cache = len(prompt), DynamicCache(config=model.config)
+            if reset_first:
+                drafter.reset()
+            first = model(prompt[None], past_key_values=cache).logits[0, -1:].argmax(-1)
+            if not reset_first:
+                drafter.reset()
+            drafter.extend(features.tensor, torch.cat([prompt[1:], first]), torch.arange(n), torch.tensor([0, n]))
+            for round_ in range(rounds):
+                drafts = drafter.draft(WIDTH - 1).tokens.clone()
+                known = text[n + 1 : n + 1 + round_ % WIDTH]
+                drafts[0, : len(known)] = known
+                choices = model(torch.cat([first[None], drafts], 1), past_key_values=cache).logits.argmax(-1)
+                lengths, _ = ops.verify_greedy(drafts, choices)
+                rows, row_offsets = ops.accepted_rows(lengths, width=WIDTH)
+                positions = torch.arange(n, n + WIDTH)
+                drafter.extend(gather(features, rows), choices[0], positions, row_offsets)
+                settled = int(lengths)
+                cache.crop(settled - WIDTH)
+                n, first = n + settled, choices[0, settled - 1 : settled]
+    return recorder.events
+
+
+@pytest.mark.parametrize("reset_first", [True, False])
+def test_a_healthy_loop_has_no_findings(reset_first):
+    """Rounds and texts are told apart by what passes, wherever the loop resets the drafter."""
+    loop = small_loop(0, WIDTH - 1, texts=2)
+    events = decode(loop, 7, reset_first=reset_first)
+    assert diagnose_trace(events) == []
+    forwards, extends = (
+        {(event["text"], event["round"]) for event in events if event["phase"] in phases}
+        for phases in (("witness",), ("prefill extend", "extend"))
+    )
+    assert len(extends) == 2 * 8 and len(forwards) >= 9 and forwards <= extends
+    assert len({text for text, _ in extends}) == (2 if reset_first else 1)
+
+
+def test_a_long_text_is_witnessed_less_and_less():
+    loop = dataclasses.replace(small_loop(0, WIDTH - 1), new_tokens=80)
+    events = decode(loop, 17)
+    witnessed = [event["round"] for event in events if event["phase"] == "witness"]
+    assert witnessed == [*range(9), 16] and diagnose_trace(events) == []
+
+
+def test_stale_features_are_named():
+    blocks = []
+
+    def one_round_late(features, rows):
+        blocks.append(features.tensor[-WIDTH:].clone())
+        return blocks[max(len(blocks) - 2, 0)][rows.clamp(min=0)]
+
+    loop = small_loop(0, WIDTH - 1)
+    events = decode(loop, 7, one_round_late)
+    assert ids(diagnose_trace(events)) == ["stale-features"]
+
+
+@pytest.mark.parametrize("shift", [1, -1])
+def test_shifted_boundaries_are_named(shift):
+    """The capture runs with another plan than the drafter's, which judges."""
+    loop = small_loop(0, WIDTH - 1)
+    plan = loop.drafter().plan
+    plan = dataclasses.replace(plan, boundaries=tuple(boundary + shift for boundary in plan.boundaries))
+    events = decode(loop, 7, plan=plan)
+    assert ids(diagnose_trace(events)) == ["shifted-boundary"]
