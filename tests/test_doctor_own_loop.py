@@ -43,7 +43,7 @@ def decode(
                 drafts = drafter.draft(WIDTH - 1).tokens.clone()
                 known = text[n + 1 : n + 1 + round_ % WIDTH]
                 drafts[0, : len(known)] = known
-                choices = model(torch.cat([first[None], drafts], 1), past_key_values=cache).logits.argmax(-1)
+                choices = model(torch.cat([first[None], drafts.clamp(min=0)], 1), past_key_values=cache).logits.argmax(-1)
                 lengths, _ = ops.verify_greedy(drafts, choices)
                 rows, row_offsets = ops.accepted_rows(lengths, width=WIDTH)
                 positions = torch.arange(n, n + WIDTH)
@@ -95,3 +95,27 @@ def test_shifted_boundaries_are_named(shift):
     plan = dataclasses.replace(plan, boundaries=tuple(boundary + shift for boundary in plan.boundaries))
     events = decode(loop, 7, plan=plan)
     assert ids(diagnose_trace(events)) == ["shifted-boundary"]
+
+
+def test_zeros_that_come_again_are_no_stale_features():
+    """Every row of zeros has the same bytes; what is wrong with them is that the states are missing."""
+    events = decode(small_loop(0, WIDTH - 1), 7, lambda features, rows: torch.zeros_like(features.gather(rows)))
+    assert ids(diagnose_trace(events)) == ["missing-states"]
+
+
+def test_a_weight_that_is_nan_is_not_healthy():
+    """Nothing is drafted then, from features that are finite. A sequence that was not extended drafts nothing, too."""
+    loop = small_loop(0, WIDTH - 1)
+    weights = dict(loop.checkpoint.weights)
+    weights["fc.weight"] = weights["fc.weight"].clone()
+    weights["fc.weight"][0, 0] = torch.nan
+    loop.checkpoint = dataclasses.replace(loop.checkpoint, weights=weights)
+    (finding,) = diagnose_trace(decode(loop, 3))
+    assert finding.id == "not-finite" and "3 of 3 drafts were cut" in finding.evidence[0], finding.evidence
+
+    drafter = small_loop(0, WIDTH - 1).drafter(max_batch=2)
+    with trace.recording() as recorder:
+        features, tokens = torch.randn(2, drafter.config.features_width), torch.tensor([1, 2])
+        drafter.extend(features, tokens, torch.arange(2), torch.tensor([0, 2, 2]))
+        assert drafter.draft(2).lengths.tolist() == [2, 0]
+    assert diagnose_trace(recorder.events) == []

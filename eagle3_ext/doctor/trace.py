@@ -12,7 +12,7 @@ An event is one dict. `phase` says what it is about:
     prefill extend  the features that reached the drafter for a prompt's rows
     extend          the same for the a + 1 settled rows of a round
     draft step      one step of the draft loop (`step` from 1); its width is h, which is right there
-    draft           the drafted tokens, and what the drafter's witness would have drafted
+    draft           the drafted tokens (`finite` is false where NaN logits cut them), and what the drafter's witness would have drafted
     round           drafted, accepted and emitted tokens of a round
 
 Events with data hold `rows`, `width`, `expected_width`, `finite`, and per sampled row the L2 norm and the first five
@@ -97,6 +97,7 @@ class Recorder:
         self.text = self.round = self.sequence = 0
         self._forwarded: set[int] = set()  # sequences with a forward in this round
         self._extended = self._reset = False  # in this round; since the last forward or extend
+        self._without_rows: set[int] = set()  # which of the last extend's sequences got none
         self._drafter_witness = drafter_witness
         self._described: Drafter | None = None
         self._file: TextIO | None = None
@@ -189,13 +190,15 @@ class Recorder:
     ) -> None:
         """One event per sequence of a `Drafter.extend` call."""
         self._extended, self._reset = True, False
+        self._without_rows.clear()
         offsets, lengths = row_offsets.tolist(), drafter.lengths.tolist()
         if features.dim() != 2 or not 0 <= offsets[-1] <= min(len(features), tokens.numel(), positions.shape[-1]):
             return  # the drafter refuses it by name
         self.plan(drafter)
         slots = range(len(offsets) - 1) if sequences is None else sequences.tolist()
-        for slot, begin, end in zip(slots, offsets, offsets[1:]):
+        for index, (slot, begin, end) in enumerate(zip(slots, offsets, offsets[1:])):
             if begin == end:
+                self._without_rows.add(index)
                 continue
             sampled = [begin + row for row in sampled_rows(end - begin)]
             self.record(
@@ -222,6 +225,8 @@ class Recorder:
         for slot in range(batch):
             tokens = drafts.tokens[slot].tolist()
             facts = {"tokens": tokens, "log_probs": _numbers(drafts.log_probs[slot])}
+            # Fewer tokens than asked for, and not because there was nothing to draft from: the logits were NaN.
+            facts["finite"] = int(drafts.lengths[slot]) == count or slot in self._without_rows
             if self._drafter_witness is not None:
                 facts["witness"] = self._drafter_witness.draft(tokens)
             self.record("draft", sequence=slot, **facts)

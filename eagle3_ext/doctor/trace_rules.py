@@ -80,13 +80,19 @@ def _narrow_states(trace: Trace, bad: list[Event]) -> Counter[str]:
 
 def not_finite(trace: Trace) -> list[Finding]:
     bad = [event for event in trace.extends if event.get("finite") is False]
-    if not bad:
+    cut = [event for event in trace.drafts if event.get("finite") is False]
+    if not bad and not cut:
         return []
+    cut_line = f"{len(cut)} of {len(trace.drafts)} drafts were cut short by NaN logits"
+    if not bad:
+        return [found("not-finite", f"{cut_line}; all extends are finite: look at the drafter's weights")]
     slots = Counter(slot for event in bad for row in event["norms"] for slot, norm in enumerate(row) if norm is None)
     names = trace.state_names
     states = ", ".join(f"state {names[slot] if slot < len(names) else slot} in {n} rows" for slot, n in slots.items())
     first = f"first in text {bad[0]['text']}, round {bad[0]['round']}"
-    return [found("not-finite", affected(bad, trace.extends), first, *([f"sampled rows: {states}"] if states else []))]
+    evidence = [affected(bad, trace.extends), first]
+    evidence += [f"sampled rows: {states}"] if states else []
+    return [found("not-finite", *evidence, *([cut_line] if cut else []))]
 
 
 def repeats(trace: Trace) -> list[Finding]:
@@ -102,7 +108,7 @@ def repeats(trace: Trace) -> list[Finding]:
         if last["round"] == event["round"] and last.get("positions") == event.get("positions"):
             if last["fingerprints"] == event["fingerprints"]:
                 twice.append(event)
-        elif set(event["fingerprints"]) <= set(last["fingerprints"]):
+        elif _not_zero(event) and _not_zero(event) <= set(last["fingerprints"]):
             stale.append(event)
     findings = []
     if twice:
@@ -117,6 +123,11 @@ def repeats(trace: Trace) -> list[Finding]:
         example += f"{stale[0]['fingerprints']} of the extend before"
         findings.append(found("stale-features", affected(stale, trace.extends), example))
     return findings + _stale_steps(trace)
+
+
+def _not_zero(event: Event) -> set[str]:
+    """The fingerprints of rows that hold anything: two rows of zeros are alike without being each other's copy."""
+    return {print_ for print_, norms in zip(event["fingerprints"], event["norms"]) if any(norm != 0 for norm in norms)}
 
 
 def _stale_steps(trace: Trace) -> list[Finding]:
