@@ -246,6 +246,32 @@ def test_a_trace_in_another_encoding(tmp_path, encoding):
     assert ids(diagnose([path]).findings)[0] == "one-state-in-extend"
 
 
+def write_narrow_trace(path) -> None:
+    """A trace with the finding one-state-in-extend."""
+    with trace.recording(path):
+        for phase, width in (("prefill extend", 24), ("extend", 8), ("extend", 8)):
+            trace.record(phase, torch.ones(2, width), state_width=8, expected_width=24)
+
+
+def test_a_trace_whose_last_line_is_cut(tmp_path):
+    """A killed process leaves half a line: the whole ones are diagnosed. Half a line elsewhere is no trace."""
+    path = tmp_path / "run.jsonl"
+    write_narrow_trace(path)
+    whole = path.read_text()
+    lines = whole.splitlines(keepends=True)
+    for end in (1, 30, len(lines[0]) - 2):
+        path.write_text(whole + lines[0][:end])
+        status, output, report = run_doctor(tmp_path, path)
+        assert status == 1 and report["findings"][0]["id"] == "one-state-in-extend"
+        assert "1 x cut last line" in output and "line 4, the last, is cut off and left out" in output
+    path.write_text(whole + lines[0][:-1])
+    (words,) = diagnose([path]).read.values()
+    assert not any("cut" in line for line in words), "whole, though without its newline"
+    path.write_text(lines[0] + lines[1][:30] + "\n" + lines[2])
+    result = CliRunner().invoke(app, ["doctor", str(path)])
+    assert result.exit_code == 2 and "line 2 is no trace event" in " ".join(result.output.split())
+
+
 def test_bad_arguments_are_named(tmp_path):
     result = CliRunner().invoke(app, ["doctor", str(tmp_path / "missing.log")])
     assert result.exit_code == 2 and "missing.log" in result.output

@@ -43,7 +43,9 @@ def decode(
                 drafts = drafter.draft(WIDTH - 1).tokens.clone()
                 known = text[n + 1 : n + 1 + round_ % WIDTH]
                 drafts[0, : len(known)] = known
-                choices = model(torch.cat([first[None], drafts.clamp(min=0)], 1), past_key_values=cache).logits.argmax(-1)
+                choices = model(torch.cat([first[None], drafts.clamp(min=0)], 1), past_key_values=cache).logits.argmax(
+                    -1
+                )
                 lengths, _ = ops.verify_greedy(drafts, choices)
                 rows, row_offsets = ops.accepted_rows(lengths, width=WIDTH)
                 positions = torch.arange(n, n + WIDTH)

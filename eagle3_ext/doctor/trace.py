@@ -12,8 +12,10 @@ An event is one dict. `phase` says what it is about:
     prefill extend  the features that reached the drafter for a prompt's rows
     extend          the same for the a + 1 settled rows of a round
     draft step      one step of the draft loop (`step` from 1); its width is h, which is right there
-    draft           the drafted tokens (`finite` is false where NaN logits cut them), and what the drafter's witness would have drafted
+    draft           the drafted tokens (`finite` is false where NaN logits cut them), and what the drafter's witness
+                    would have drafted
     round           drafted, accepted and emitted tokens of a round
+    cut last line   a file's last line that is no whole event; only `read_trace` makes it
 
 Events with data hold `rows`, `width`, `expected_width`, `finite`, and per sampled row the L2 norm and the first five
 values of each state of width H and a fingerprint of the row's bytes. At most SAMPLED_ROWS rows are sampled, so that the
@@ -43,6 +45,7 @@ if TYPE_CHECKING:
     from .witness import DrafterWitness
 
 SAMPLED_ROWS = 8  # the first and the last four
+CUT = "cut last line"
 WITNESSED_ROUNDS = 8  # a text's first rounds have a witness each, later ones every eighth: that keeps tracing cheap
 
 
@@ -290,7 +293,10 @@ def recording(path: str | Path | None = None, drafter_witness: DrafterWitness | 
 
 
 def read_trace(path: str | Path) -> Iterator[dict[str, Any]]:
-    """The events of a trace file. Raises ValueError naming the first line that is none."""
+    """The events of a trace file; for a last line that is cut off, as a killed process leaves it, one of phase CUT.
+
+    Raises ValueError naming the first line that is no event.
+    """
     with open_text(Path(path)) as file:
         for number, line in enumerate(file, 1):
             try:
@@ -298,5 +304,8 @@ def read_trace(path: str | Path) -> Iterator[dict[str, Any]]:
                 if not isinstance(event, dict) or "phase" not in event:
                     raise ValueError("no event")
             except ValueError as error:
+                if not line.endswith("\n"):  # only the last line has none
+                    yield {"phase": CUT, "line": number}
+                    return
                 raise ValueError(f"{path}, line {number} is no trace event ({error}): {line[:60]!r}") from error
             yield event
