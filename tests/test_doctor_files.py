@@ -2,7 +2,12 @@
 
 from __future__ import annotations
 
+import gzip
 import json
+import os
+import subprocess
+import sys
+import tracemalloc
 
 import pytest
 import torch
@@ -269,7 +274,61 @@ def test_a_trace_whose_last_line_is_cut(tmp_path):
     assert not any("cut" in line for line in words), "whole, though without its newline"
     path.write_text(lines[0] + lines[1][:30] + "\n" + lines[2])
     result = CliRunner().invoke(app, ["doctor", str(path)])
-    assert result.exit_code == 2 and "line 2 is no trace event" in " ".join(result.output.split())
+    assert result.exit_code == 2 and "line 2 is no trace event" in unframed(result.output)
+
+
+def test_gzipped_files_read_like_plain_ones(tmp_path):
+    """Known by their first bytes, whatever their name is."""
+    plain, packed = tmp_path / "plain", tmp_path / "packed"
+    write_narrow_trace(plain)
+    utf16 = founding_story().encode("utf-16")
+    for content in (plain.read_bytes(), founding_story().encode(), utf16, b""):
+        plain.write_bytes(content)
+        packed.write_bytes(gzip.compress(content))
+        a, b = diagnose([plain]), diagnose([packed])
+        assert ids(a.findings) == ids(b.findings) and bool(content) == bool(a.findings)
+        assert list(a.read.values()) == list(b.read.values()) and a.exit_status == b.exit_status
+
+
+def test_a_damaged_gzip_file_is_named(tmp_path):
+    path = tmp_path / "server.log.gz"
+    whole = gzip.compress(founding_story().encode())
+    for content in (whole[:-20], whole[:5], whole[:40] + b"\xff" * 40 + whole[80:]):
+        path.write_bytes(content)
+        result = CliRunner().invoke(app, ["doctor", str(path)])
+        assert result.exit_code == 2 and "damaged gzip file" in unframed(result.output), result.output
+
+
+def test_an_unpacked_gzip_file_is_never_in_memory(tmp_path):
+    """64 MiB without a newline and 3 MiB of lines, packed into a few hundred kilobytes."""
+    path = tmp_path / "server.log.gz"
+    with gzip.open(path, "wb", compresslevel=1) as file:
+        for _ in range(64):
+            file.write(b"x" * (1 << 20))
+        file.write(b"\n" + b"INFO: 200 OK\n" * (1 << 18))
+        file.write(decode_line(1.0, 0.0).encode() * 3)
+    tracemalloc.start()
+    diagnosis = diagnose([path])
+    peak = tracemalloc.get_traced_memory()[1]
+    tracemalloc.stop()
+    assert ids(diagnosis.findings) == ["drafts-useless"] and peak < 2 << 20
+
+
+def test_pipes_and_devices_are_refused_before_reading(tmp_path):
+    """The first in a process of its own, with a limit: reading such a pipe never ends."""
+    command = f"{sys.executable} -m eagle3_ext.cli doctor <(cat /dev/zero)"
+    result = subprocess.run(["bash", "-c", command], capture_output=True, text=True, timeout=60)
+    assert result.returncode == 2 and "is a pipe; save it to a file first" in unframed(result.stderr), result
+    pipe = tmp_path / "pipe"
+    os.mkfifo(pipe)
+    for path, words in ((pipe, "is a pipe; save it to a file first"), (os.devnull, "is a device; save it to a file")):
+        result = CliRunner().invoke(app, ["doctor", str(path)])
+        assert result.exit_code == 2 and words in unframed(result.output), result.output
+
+
+def unframed(output: str) -> str:
+    """An error's words without the frame and the line breaks that the terminal's width puts in."""
+    return " ".join(output.replace("\u2502", " ").split())
 
 
 def test_bad_arguments_are_named(tmp_path):
