@@ -137,6 +137,16 @@ def test_the_founding_story_is_not_overclaimed(tmp_path):
         assert words in result.output
 
 
+def test_a_finding_is_only_pointed_at_where_there_is_one(tmp_path):
+    path = tmp_path / "server.log"
+    for narrow, words in ((3, "3 lines after the last full-width one are too few"), (8, "see the finding's check")):
+        path.write_text(debug_line(37, 21504, 0) + "".join(debug_line(1, 7168, step) for step in range(1, narrow + 1)))
+        diagnosis = diagnose([path])
+        assert ids(diagnosis.findings) == (["features-only-in-prefill"] if narrow == 8 else [])
+        said = " ".join(diagnosis.read[str(path)])
+        assert words in said and ("see the finding's check" in said) == bool(diagnosis.findings)
+
+
 def test_a_start_line_alone_is_told_what_is_missing(tmp_path):
     path = tmp_path / "server.log"
     path.write_text(start_line("EAGLE3"))
@@ -151,6 +161,28 @@ def test_an_open_rate_is_called_open(tmp_path):
     path.write_text(decode_line(2.5, 0.5))
     diagnosis = diagnose([path])
     assert diagnosis.healthy and any("stays open" in line for line in diagnosis.read[str(path)])
+
+
+def test_few_lines_decide_where_no_draft_count_fits(tmp_path):
+    """0.02 accepted per round is no rate of 0.26, however many drafts there are: two lines are enough for that."""
+    path = tmp_path / "server.log"
+    path.write_text(decode_line(1.02, 0.26) + decode_line(1.04, 0.26))
+    diagnosis = diagnose([path])
+    assert sorted(ids(diagnosis.findings)) == ["bonus-counted", "drafts-useless"]
+    assert any(line.endswith("as (accepted + 1) / 4") for line in diagnosis.read[str(path)])
+    (useless,) = (finding for finding in diagnosis.findings if finding.id == "drafts-useless")
+    assert "rate without the bonus 0.010" in useless.evidence[0], "(1.03 - 1) / 3"
+
+
+def test_an_open_rate_is_never_called_one_without_the_bonus(tmp_path):
+    """2.50 and 0.50 stay open, 1.09 and 0.03 too: as 0.09/3 and as 1.09/36. So low is low, under either meaning."""
+    path = tmp_path / "server.log"
+    for length, rate, expected in ((1.09, 0.03, "drafts-useless"), (1.5, 0.125, "low-acceptance")):
+        path.write_text(decode_line(length, rate) * 4)
+        status, output, report = run_doctor(tmp_path, path)
+        assert status == 1 and [finding["id"] for finding in report["findings"]] == [expected]
+        assert "stays open" in output and f"printed rate {rate:.2f}" in output, output
+        assert "without the bonus" not in output
 
 
 def test_a_draft_count_is_named_only_where_the_lines_determine_it(tmp_path):
@@ -317,7 +349,7 @@ def test_an_unpacked_gzip_file_is_never_in_memory(tmp_path):
 def test_pipes_and_devices_are_refused_before_reading(tmp_path):
     """The first in a process of its own, with a limit: reading such a pipe never ends."""
     command = f"{sys.executable} -m eagle3_ext.cli doctor <(cat /dev/zero)"
-    result = subprocess.run(["bash", "-c", command], capture_output=True, text=True, timeout=60)
+    result = subprocess.run(["bash", "-c", command], capture_output=True, text=True, timeout=60, check=False)
     assert result.returncode == 2 and "is a pipe; save it to a file first" in unframed(result.stderr), result
     pipe = tmp_path / "pipe"
     os.mkfifo(pipe)
