@@ -121,3 +121,25 @@ def test_a_weight_that_is_nan_is_not_healthy():
         drafter.extend(features, tokens, torch.arange(2), torch.tensor([0, 2, 2]))
         assert drafter.draft(2).lengths.tolist() == [2, 0]
     assert diagnose_trace(recorder.events) == []
+
+
+@pytest.mark.parametrize("together", [True, False])
+@pytest.mark.parametrize("wrong", [False, True])
+def test_a_prefill_in_chunks(together, wrong):
+    """One extend for all chunks, or one for each, from features that append: rows are compared with their own chunk."""
+    loop = small_loop(0, WIDTH - 1)
+    prompt, drafter = torch.arange(12), loop.drafter()
+    tokens, cache = prompt + 1, DynamicCache(config=loop.model.config)
+    with trace.recording() as recorder, torch.no_grad(), capture(loop.model, drafter.plan, append=True) as features:
+        drafter.reset()
+        extended = 0
+        for begin, end in ((0, 3), (3, 8), (8, 12)):
+            loop.model(prompt[None, begin:end], past_key_values=cache)
+            if not together or end == 12:
+                rows = features.tensor[extended:end]
+                rows = rows.roll(1, 0) if wrong else rows
+                offsets = torch.tensor([0, end - extended])
+                drafter.extend(rows, tokens[extended:end], torch.arange(extended, end), offsets)
+                extended = end
+    compared = sum(len(event["sampled"]) for event in recorder.events if event["phase"] == "witness")
+    assert compared == 12 and ids(diagnose_trace(recorder.events)) == (["wrong-rows"] if wrong else [])

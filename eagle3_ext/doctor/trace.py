@@ -132,6 +132,7 @@ class Recorder:
         *,
         state_width: int | None = None,
         expected_width: int | None = None,
+        first_row: int = 0,
         **facts: Any,
     ) -> None:
         """One event. The one door for other engines (`doctor.trace.record`).
@@ -141,6 +142,8 @@ class Recorder:
             hidden: [rows, width], described by its sampled rows.
             state_width: H, the width of one state; `hidden`'s own width if absent.
             expected_width: what the drafter's fusion (or draft step) calls for.
+            first_row: the number of `hidden`'s first row in what the round's extend gets: not 0 in later chunks of a
+                prefill.
             facts: further entries; `sequence`, `round`, `positions`, `tokens` and `rank` are understood by the rules.
         """
         event = {"phase": phase, "text": self.text, "round": self.round, "sequence": self.sequence, **facts}
@@ -151,9 +154,10 @@ class Recorder:
             event |= {"rows": rows, "width": width}
             if state_width is not None:
                 event["state_width"] = state_width
-            event["sampled"] = sampled_rows(rows)
+            sampled = sampled_rows(rows)
+            event["sampled"] = [first_row + row for row in sampled]
             event["finite"] = bool(hidden.isfinite().all())
-            sample = hidden[event["sampled"]].detach()
+            sample = hidden[sampled].detach()
             # A width that holds no whole number of states is described as one.
             whole = state_width if state_width is not None and width % state_width == 0 else width
             event |= {**describe(sample.unflatten(-1, (-1, whole))), "fingerprints": fingerprints(sample)}
@@ -239,24 +243,37 @@ class Recorder:
         """Records a forward's features, and as witness its states, by hooks that share nothing with the capture."""
         from .witness import watch_states
 
+        base = 0  # the features' rows before this round's, in append mode
+
         def started() -> bool:
+            nonlocal base
+            again = self.sequence in self._forwarded
+            # A chunk of a prefill whose extend will take all chunks together.
+            if again and features.rows and not self._extended and not self._reset:
+                return True
+            base = features.rows
             if self._reset:
                 self.begin_text()
-            elif self.sequence in self._forwarded:
+            elif again:
                 self.begin_round()
             self._forwarded.add(self.sequence)
             return self.round <= WITNESSED_ROUNDS or self.round % WITNESSED_ROUNDS == 0
 
         def finished(names: list[str], states: torch.Tensor, rows: int) -> None:
             kind = "verify" if self.round else "prefill"
-            plan = features.plan
+            plan, first_row = features.plan, features.rows - rows - base
             try:
-                self.record(kind, features.tensor[-rows:], state_width=plan.hidden_size, expected_width=plan.width)
+                self.record(
+                    kind,
+                    features.tensor[-rows:],
+                    state_width=plan.hidden_size,
+                    expected_width=plan.width,
+                    first_row=first_row,
+                )
             except BoundaryError as error:
                 self.record(kind, rows=rows, width=0, expected_width=plan.width, missing=str(error))
-            self.record(
-                "witness", rows=rows, states=names, sampled=sampled_rows(rows), layers=len(layers), **describe(states)
-            )
+            sampled = [first_row + row for row in sampled_rows(rows)]
+            self.record("witness", rows=rows, states=names, sampled=sampled, layers=len(layers), **describe(states))
 
         with watch_states(decoder, layers, features.plan.boundaries, finished, started):
             yield
