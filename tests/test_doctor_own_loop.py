@@ -101,8 +101,23 @@ def test_shifted_boundaries_are_named(shift):
 
 def test_zeros_that_come_again_are_no_stale_features():
     """Every row of zeros has the same bytes; what is wrong with them is that the states are missing."""
-    events = decode(small_loop(0, WIDTH - 1), 7, lambda features, rows: torch.zeros_like(features.gather(rows)))
-    assert ids(diagnose_trace(events)) == ["missing-states"]
+    for rounds in (7, 2):  # also where fewer rows are decoded than the prompt has
+        loop = dataclasses.replace(small_loop(0, WIDTH - 1), prompts=[torch.arange(9)])
+        events = decode(loop, rounds, lambda features, rows: torch.zeros_like(features.gather(rows)))
+        (finding,) = diagnose_trace(events)
+        assert finding.id == "missing-states" and finding.evidence[0].startswith("extend: all zero"), finding
+
+
+def test_padding_rows_among_right_ones_are_called_missing():
+    """A gather that is one row off takes a row that nothing was written to."""
+
+    def first_row_from_padding(features, rows):
+        gathered = features.gather(rows)
+        gathered[0] = 0 if rows[1] >= 0 else gathered[0]
+        return gathered
+
+    findings = diagnose_trace(decode(small_loop(0, WIDTH - 1), 7, first_row_from_padding))
+    assert ids(findings) == ["missing-states"] and "as a padding row's are" in findings[0].evidence[0]
 
 
 def test_a_weight_that_is_nan_is_not_healthy():
