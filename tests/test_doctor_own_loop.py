@@ -1,4 +1,4 @@
-"""The doctor on a decode loop of one's own, as the README writes it: no SpeculativeDecoder, nobody who counts rounds."""
+"""The doctor on a decode loop of one's own, as the README writes it: nobody tells the trace where a round begins."""
 
 from __future__ import annotations
 
@@ -22,13 +22,13 @@ def as_captured(features: Features, rows: torch.Tensor) -> torch.Tensor:
 
 
 def decode(
-    loop: Loop, rounds: int, gather=as_captured, reset_first: bool = True, plan: CapturePlan | None = None
+    loop: Loop, rounds: int, gather=as_captured, reset_first: bool = True, plan: CapturePlan | None = None, **options
 ) -> list[dict]:
     """The events of README's loop, for every prompt. `gather` is what decode's extends get.
 
     The drafts of a round begin with up to three of the target's own tokens, so that rounds of every length come up.
     """
-    model, drafter = loop.model, loop.drafter()
+    model, drafter = loop.model, loop.drafter(**options)
     texts = [torch.tensor(plain_text(loop, prompt)) for prompt in loop.prompts]
     with trace.recording() as recorder, torch.inference_mode(), capture(model, plan or drafter.plan) as features:
         for prompt, text in zip(loop.prompts, texts):
@@ -97,6 +97,14 @@ def test_shifted_boundaries_are_named(shift):
     plan = dataclasses.replace(plan, boundaries=tuple(boundary + shift for boundary in plan.boundaries))
     events = decode(loop, 7, plan=plan)
     assert ids(diagnose_trace(events)) == ["shifted-boundary"]
+
+
+@pytest.mark.parametrize(("given", "expected"), [((3, 5, 7), "shifted-boundary"), ((2, 4, 7), "other-boundary")])
+def test_boundaries_given_against_the_file_are_noted(given, expected):
+    """No fault by itself: what is captured is what was asked for, and a file may number its layers otherwise."""
+    (finding,) = diagnose_trace(decode(small_loop(0, WIDTH - 1), 7, boundaries=given))
+    assert (finding.id, finding.severity) == (expected, "note")
+    assert finding.evidence == (f"the drafter was built with boundaries {list(given)}; its file says [2, 4, 6]",)
 
 
 def test_zeros_that_come_again_are_no_stale_features():

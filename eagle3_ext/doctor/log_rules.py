@@ -94,7 +94,7 @@ class AcceptanceSums:
 
     @property
     def rate_without_bonus(self) -> float | None:
-        """`rate`, computed anew where the printed one counts the bonus; None where that or the draft count stays open."""
+        """`rate`, computed anew where the printed one counts the bonus; None where either stays open."""
         if self.drafted or (self.proposed and not self.with_bonus):
             return self.rate
         if not self.counts_bonus:

@@ -178,6 +178,7 @@ class Recorder:
         self.record(
             "plan",
             boundaries=list(plan.boundaries),
+            file_boundaries=None if config.boundaries is None else sorted(config.boundaries),
             hidden_size=plan.hidden_size,
             features_width=plan.width,
             drafter_width=config.hidden_size,

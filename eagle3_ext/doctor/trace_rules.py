@@ -17,7 +17,13 @@ def diagnose_trace(events: Trace | Iterable[Event], source: str = "trace") -> li
     """All findings about one run's events."""
     trace = events if isinstance(events, Trace) else Trace(events)
     findings = (
-        widths(trace) + not_finite(trace) + repeats(trace) + kept_guesses(trace) + lengths(trace) + drafter(trace)
+        widths(trace)
+        + not_finite(trace)
+        + repeats(trace)
+        + kept_guesses(trace)
+        + lengths(trace)
+        + drafter(trace)
+        + given_boundaries(trace)
     )
     stale = any(finding.id == "stale-features" for finding in findings)
     findings += [one for one in contents(trace) if not (stale and one.id == "stale-features")]
@@ -176,3 +182,13 @@ def lengths(trace: Trace) -> list[Finding]:
         return []
     furthest = max(max(event["positions"]) for event in past)
     return [found("past-trained-length", f"trained for {limit} positions; extends reach position {furthest}")]
+
+
+def given_boundaries(trace: Trace) -> list[Finding]:
+    """Boundaries given by hand instead of the file's. A note: files that number layers otherwise call for that."""
+    given, filed = trace.plan.get("boundaries"), trace.plan.get("file_boundaries")
+    if not filed or given == filed:
+        return []
+    shifts = {a - b for a, b in zip(given, filed)}
+    line = f"the drafter was built with boundaries {given}; its file says {filed}"
+    return [found("shifted-boundary" if shifts in ({1}, {-1}) else "other-boundary", line, severity="note")]
