@@ -240,6 +240,8 @@ class Drafter:
 
     def reset(self, sequences: Sequence[int] | None = None) -> None:
         """Forgets these sequences (all if None), so that the next extend starts them anew."""
+        if trace.active is not None:
+            trace.active.reset()
         self._native.reset(None if sequences is None else [int(sequence) for sequence in sequences])
 
     def truncate(self, sequence: int, length: int) -> None:

@@ -191,7 +191,7 @@ def test_a_trace_file_reads_back_what_was_recorded(tmp_path):
     (event,) = trace.read_trace(path)
     assert (event["rows"], event["width"], event["expected_width"], event["rank"]) == (2, 2, 2, 3)
     assert event["norms"] == [[None], [5.0]] and event["first5"][1] == [[3.0, 4.0]] and event["finite"] is False
-    path.write_text('{"phase":"plan"}\n{"phase":')
+    path.write_text('{"phase":"plan"}\n{"phase":\n{"phase":"plan"}\n')
     with pytest.raises(ValueError, match="line 2 is no trace event"):
         list(trace.read_trace(path))
 

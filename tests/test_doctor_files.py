@@ -2,7 +2,12 @@
 
 from __future__ import annotations
 
+import gzip
 import json
+import os
+import subprocess
+import sys
+import tracemalloc
 
 import pytest
 import torch
@@ -132,6 +137,16 @@ def test_the_founding_story_is_not_overclaimed(tmp_path):
         assert words in result.output
 
 
+def test_a_finding_is_only_pointed_at_where_there_is_one(tmp_path):
+    path = tmp_path / "server.log"
+    for narrow, words in ((3, "3 lines after the last full-width one are too few"), (8, "see the finding's check")):
+        path.write_text(debug_line(37, 21504, 0) + "".join(debug_line(1, 7168, step) for step in range(1, narrow + 1)))
+        diagnosis = diagnose([path])
+        assert ids(diagnosis.findings) == (["features-only-in-prefill"] if narrow == 8 else [])
+        said = " ".join(diagnosis.read[str(path)])
+        assert words in said and ("see the finding's check" in said) == bool(diagnosis.findings)
+
+
 def test_a_start_line_alone_is_told_what_is_missing(tmp_path):
     path = tmp_path / "server.log"
     path.write_text(start_line("EAGLE3"))
@@ -146,6 +161,28 @@ def test_an_open_rate_is_called_open(tmp_path):
     path.write_text(decode_line(2.5, 0.5))
     diagnosis = diagnose([path])
     assert diagnosis.healthy and any("stays open" in line for line in diagnosis.read[str(path)])
+
+
+def test_few_lines_decide_where_no_draft_count_fits(tmp_path):
+    """0.02 accepted per round is no rate of 0.26, however many drafts there are: two lines are enough for that."""
+    path = tmp_path / "server.log"
+    path.write_text(decode_line(1.02, 0.26) + decode_line(1.04, 0.26))
+    diagnosis = diagnose([path])
+    assert sorted(ids(diagnosis.findings)) == ["bonus-counted", "drafts-useless"]
+    assert any(line.endswith("as (accepted + 1) / 4") for line in diagnosis.read[str(path)])
+    (useless,) = (finding for finding in diagnosis.findings if finding.id == "drafts-useless")
+    assert "rate without the bonus 0.010" in useless.evidence[0], "(1.03 - 1) / 3"
+
+
+def test_an_open_rate_is_never_called_one_without_the_bonus(tmp_path):
+    """2.50 and 0.50 stay open, 1.09 and 0.03 too: as 0.09/3 and as 1.09/36. So low is low, under either meaning."""
+    path = tmp_path / "server.log"
+    for length, rate, expected in ((1.09, 0.03, "drafts-useless"), (1.5, 0.125, "low-acceptance")):
+        path.write_text(decode_line(length, rate) * 4)
+        status, output, report = run_doctor(tmp_path, path)
+        assert status == 1 and [finding["id"] for finding in report["findings"]] == [expected]
+        assert "stays open" in output and f"printed rate {rate:.2f}" in output, output
+        assert "without the bonus" not in output
 
 
 def test_a_draft_count_is_named_only_where_the_lines_determine_it(tmp_path):
@@ -244,6 +281,86 @@ def test_a_trace_in_another_encoding(tmp_path, encoding):
             trace.record(phase, torch.ones(2, width), state_width=8, expected_width=24)
     path.write_text(path.read_text(), encoding=encoding)
     assert ids(diagnose([path]).findings)[0] == "one-state-in-extend"
+
+
+def write_narrow_trace(path) -> None:
+    """A trace with the finding one-state-in-extend."""
+    with trace.recording(path):
+        for phase, width in (("prefill extend", 24), ("extend", 8), ("extend", 8)):
+            trace.record(phase, torch.ones(2, width), state_width=8, expected_width=24)
+
+
+def test_a_trace_whose_last_line_is_cut(tmp_path):
+    """A killed process leaves half a line: the whole ones are diagnosed. Half a line elsewhere is no trace."""
+    path = tmp_path / "run.jsonl"
+    write_narrow_trace(path)
+    whole = path.read_text()
+    lines = whole.splitlines(keepends=True)
+    for end in (1, 30, len(lines[0]) - 2):
+        path.write_text(whole + lines[0][:end])
+        status, output, report = run_doctor(tmp_path, path)
+        assert status == 1 and report["findings"][0]["id"] == "one-state-in-extend"
+        assert "1 x cut last line" in output and "line 4, the last, is cut off and left out" in output
+    path.write_text(whole + lines[0][:-1])
+    (words,) = diagnose([path]).read.values()
+    assert not any("cut" in line for line in words), "whole, though without its newline"
+    path.write_text(lines[0] + lines[1][:30] + "\n" + lines[2])
+    result = CliRunner().invoke(app, ["doctor", str(path)])
+    assert result.exit_code == 2 and "line 2 is no trace event" in unframed(result.output)
+
+
+def test_gzipped_files_read_like_plain_ones(tmp_path):
+    """Known by their first bytes, whatever their name is."""
+    plain, packed = tmp_path / "plain", tmp_path / "packed"
+    write_narrow_trace(plain)
+    utf16 = founding_story().encode("utf-16")
+    for content in (plain.read_bytes(), founding_story().encode(), utf16, b""):
+        plain.write_bytes(content)
+        packed.write_bytes(gzip.compress(content))
+        a, b = diagnose([plain]), diagnose([packed])
+        assert ids(a.findings) == ids(b.findings) and bool(content) == bool(a.findings)
+        assert list(a.read.values()) == list(b.read.values()) and a.exit_status == b.exit_status
+
+
+def test_a_damaged_gzip_file_is_named(tmp_path):
+    path = tmp_path / "server.log.gz"
+    whole = gzip.compress(founding_story().encode())
+    for content in (whole[:-20], whole[:5], whole[:40] + b"\xff" * 40 + whole[80:]):
+        path.write_bytes(content)
+        result = CliRunner().invoke(app, ["doctor", str(path)])
+        assert result.exit_code == 2 and "damaged gzip file" in unframed(result.output), result.output
+
+
+def test_an_unpacked_gzip_file_is_never_in_memory(tmp_path):
+    """64 MiB without a newline and 3 MiB of lines, packed into a few hundred kilobytes."""
+    path = tmp_path / "server.log.gz"
+    with gzip.open(path, "wb", compresslevel=1) as file:
+        for _ in range(64):
+            file.write(b"x" * (1 << 20))
+        file.write(b"\n" + b"INFO: 200 OK\n" * (1 << 18))
+        file.write(decode_line(1.0, 0.0).encode() * 3)
+    tracemalloc.start()
+    diagnosis = diagnose([path])
+    peak = tracemalloc.get_traced_memory()[1]
+    tracemalloc.stop()
+    assert ids(diagnosis.findings) == ["drafts-useless"] and peak < 2 << 20
+
+
+def test_pipes_and_devices_are_refused_before_reading(tmp_path):
+    """The first in a process of its own, with a limit: reading such a pipe never ends."""
+    command = f"{sys.executable} -m eagle3_ext.cli doctor <(cat /dev/zero)"
+    result = subprocess.run(["bash", "-c", command], capture_output=True, text=True, timeout=60, check=False)
+    assert result.returncode == 2 and "is a pipe; save it to a file first" in unframed(result.stderr), result
+    pipe = tmp_path / "pipe"
+    os.mkfifo(pipe)
+    for path, words in ((pipe, "is a pipe; save it to a file first"), (os.devnull, "is a device; save it to a file")):
+        result = CliRunner().invoke(app, ["doctor", str(path)])
+        assert result.exit_code == 2 and words in unframed(result.output), result.output
+
+
+def unframed(output: str) -> str:
+    """An error's words without the frame and the line breaks that the terminal's width puts in."""
+    return " ".join(output.replace("\u2502", " ").split())
 
 
 def test_bad_arguments_are_named(tmp_path):

@@ -6,6 +6,8 @@ reads engines' lines, `findings.CATALOGUE` lists everything that can be found.
 
 from __future__ import annotations
 
+import gzip
+import zlib
 from collections.abc import Iterable
 from dataclasses import dataclass
 from pathlib import Path
@@ -50,7 +52,8 @@ class Diagnosis:
 def diagnose(paths: Iterable[str | Path]) -> Diagnosis:
     """Diagnoses any mix of checkpoint folders, traces and logs; a checkpoint tells what widths the logs should show.
 
-    Raises FileNotFoundError for a path that is not there and ValueError for a trace with a broken line.
+    Traces and logs may be gzipped. Raises FileNotFoundError for a path that is not there, ValueError for a pipe or a
+    device, a trace with a broken line, and a gzip file that is cut off or damaged.
     """
     from .findings import worst_first
 
@@ -58,6 +61,9 @@ def diagnose(paths: Iterable[str | Path]) -> Diagnosis:
     for path in paths:
         if not path.exists():
             raise FileNotFoundError(f"{path} does not exist; expected a trace, a log or a checkpoint folder")
+        if not path.is_file() and not path.is_dir():  # each is read more than once, and a pipe may never end
+            kind = "pipe" if path.is_fifo() else "device"
+            raise ValueError(f"{path} is a {kind}; save it to a file first")
     findings: list[Finding] = []
     read: dict[str, list[str]] = {}
     unrecognised: dict[str, str] = {}
@@ -67,10 +73,8 @@ def diagnose(paths: Iterable[str | Path]) -> Diagnosis:
         if path.is_dir():
             some, read[source], unknown, width = _read_folder(path)
             features_width = width or features_width
-        elif _is_trace(path):
-            some, read[source], unknown = _read_trace(path)
         else:
-            some, read[source], unknown = _read_log(path, features_width)
+            some, read[source], unknown = _read_file(path, features_width)
         findings += some
         if unknown:
             unrecognised[source] = unknown
@@ -85,6 +89,13 @@ def _read_folder(path: Path) -> tuple[list[Finding], list[str], str, int | None]
         return [], [], unknown, None
     findings, words, width = diagnose_checkpoint(path)
     return findings, words, "", width
+
+
+def _read_file(path: Path, features_width: int | None) -> tuple[list[Finding], list[str], str]:
+    try:
+        return _read_trace(path) if _is_trace(path) else _read_log(path, features_width)
+    except (EOFError, gzip.BadGzipFile, zlib.error) as error:
+        raise ValueError(f"{path} is a damaged gzip file ({error}); unpack what is left of it: zcat FILE") from error
 
 
 def _read_trace(path: Path) -> tuple[list[Finding], list[str], str]:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections import Counter, defaultdict
 
-from .events import Event, Trace, affected, key_of, rows_of
+from .events import EXTENDS, Event, Trace, affected, key_of, rows_of
 from .findings import Finding, found
 from .matching import WitnessRow
 
@@ -13,23 +13,26 @@ def contents(trace: Trace) -> list[Finding]:
     """What the full-width features hold: zero or repeated states, and every state compared with the witness's."""
     full = [event for event in trace.extends if event["width"] == event.get("expected_width") and "norms" in event]
     findings = _undelivered(trace)
-    slots = len(trace.state_names)
-    zero = Counter(
-        slot
-        for event in full
-        for norms in event["norms"]
-        for slot, norm in enumerate(norms)
-        if norm == 0 and len(norms) > 1
-    )
     rows = sum(len(event["norms"]) for event in full)
-    always = [slot for slot, count in zero.items() if count > rows // 2]
-    if always:
-        names = ", ".join(trace.state_names[slot] if slot < slots else str(slot) for slot in sorted(always))
-        return findings + [found("missing-states", f"all zero in more than half of {rows} rows: state {names}")]
+    zero = [line for phase in EXTENDS for line in _zero([event for event in full if event["phase"] == phase], trace)]
+    if zero:
+        return findings + [found("missing-states", *zero)]
     same = sum(_repeated(norms, first5) for event in full for norms, first5 in zip(event["norms"], event["first5"]))
     if same > rows // 2:
         return findings + [found("repeated-state", f"two slots or more hold equal values in {same} of {rows} rows")]
     return findings + _compared(trace, full)
+
+
+def _zero(events: list[Event], trace: Trace) -> list[str]:
+    """Which states are zero in most rows of one phase's events: a long prompt must not outvote a decode of zeros."""
+    all_norms = [norms for event in events for norms in event["norms"] if len(norms) > 1]
+    zero = Counter(slot for norms in all_norms for slot, norm in enumerate(norms) if norm == 0)
+    always = sorted(slot for slot, count in zero.items() if count > len(all_norms) // 2)
+    if not always:
+        return []
+    names = dict(enumerate(trace.state_names))
+    states = ", ".join(names.get(slot, str(slot)) for slot in always)
+    return [f"{events[0]['phase']}: all zero in more than half of {len(all_norms)} rows: state {states}"]
 
 
 def _undelivered(trace: Trace) -> list[Finding]:
@@ -102,6 +105,8 @@ def _capture_is_wrong(trace: Trace, event: Event) -> bool:
 def _explain(trace: Trace, event: Event, row: int, states: list) -> tuple[str, str, str]:
     """(finding id, pattern, example) for one row whose features are not the expected ones."""
     text, round_, sequence = key_of(event)
+    if all(norm == 0 for norm, _ in states):
+        return "missing-states", "all states of the row are zero, as a padding row's are", ""
     for other, rows in trace.witness.items():
         if other[:2] != (text, round_):
             continue

@@ -24,6 +24,8 @@ class Agreement:
 
     def add(self, event: Event, draft: dict[str, list]) -> None:
         for i, (token, other) in enumerate(zip(event["tokens"], draft["tokens"])):
+            if token < 0:
+                return  # padding: nothing was drafted
             self.compared += 1
             self.right += token == other
             if event["log_probs"][i] is not None:

@@ -8,6 +8,7 @@ from itertools import islice
 from typing import Any
 
 from .matching import Key, WitnessRow, witness_rows
+from .trace import CUT
 
 Event = dict[str, Any]
 
@@ -60,6 +61,11 @@ class Trace:
         """What was read, and which questions this trace can answer."""
         counts = Counter(event["phase"] for event in self.events)
         words = [", ".join(f"{count} x {phase}" for phase, count in counts.items()) or "no events"]
+        for event in self.events[-1:]:
+            if event["phase"] == CUT:
+                words.append(
+                    f"line {event['line']}, the last, is cut off and left out: the run was ended while it wrote"
+                )
         if self.plan:
             words.append(f"the drafter {self.plan['description']}")
         rounds = [event for event in self.rounds if event["drafted"]]

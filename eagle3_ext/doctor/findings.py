@@ -234,10 +234,10 @@ CATALOGUE: dict[str, Entry] = {
     ),
     "not-finite": Entry(
         "fault",
-        "NaN or infinity in the features",
-        "fp16 overflow in a late layer, or uninitialised memory. A NaN spreads through attention to all later rows.",
-        "`Features.check_finite()` names boundary and row.",
-        "Use bf16 for the states; check buffers that are read before they are written.",
+        "NaN or infinity in the features or in what the drafter makes of them",
+        "fp16 overflow in a late layer, uninitialised memory, or a weight that is NaN. A NaN spreads through attention to all later rows.",
+        "`Features.check_finite()` names boundary and row; a drafter's weights are checked by isfinite.",
+        "Use bf16 for the states; export the drafter again if a weight is NaN; check buffers that are read before they are written.",
     ),
     "past-trained-length": Entry(
         "suspect",

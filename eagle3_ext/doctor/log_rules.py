@@ -9,7 +9,8 @@ from .findings import Finding, found
 from .logs import Acceptance, DrafterInput, LineCounts, LogLine, ServerArguments, Source
 
 MOST_DRAFTS = 64  # draft tokens per round that a rate's denominator is searched up to
-ENOUGH_LINES = 3  # lines before a rate's meaning is decided: one line fits several
+ENOUGH_LINES = 3  # lines before no whole draft count decides a rate's meaning: the count may change between rounds
+ENOUGH_NARROW = 8  # lines of the embedding's width before they say anything about decode
 MOST_WIDTHS = 64  # different widths that are kept apart
 FEW_CONTRADICTIONS = 0.1
 USELESS_FIRST_DRAFT, LOW_RATE, LOW_LENGTH = 0.1, 0.25, 1.1
@@ -38,6 +39,7 @@ class AcceptanceSums:
     with_positions: int = 0
     contradictory: int = 0
     first_contradiction: str = ""
+    above_one_draft: int = 0  # lines whose rate is above accept length - 1, that of one draft per round
     # Draft counts under which every line so far reads as accepted/proposed, or as (accepted + 1)/draft tokens.
     proposed: set[int] = field(default_factory=lambda: set(range(1, MOST_DRAFTS)))
     with_bonus: set[int] = field(default_factory=lambda: set(range(2, MOST_DRAFTS + 1)))
@@ -69,6 +71,7 @@ class AcceptanceSums:
         def fits(exact: float, count: int) -> bool:
             return abs(exact / count - rate) <= 0.005 + 0.005 / count + 1e-9
 
+        self.above_one_draft += length - 1 < rate and not fits(length - 1, 1)
         self.proposed = {count for count in self.proposed if fits(length - 1, count)}
         self.with_bonus = {count for count in self.with_bonus if fits(length, count)}
 
@@ -86,13 +89,16 @@ class AcceptanceSums:
     @property
     def counts_bonus(self) -> bool:
         """Only (accepted + 1)/draft tokens explains the rates."""
-        return self.with_rate >= ENOUGH_LINES and bool(self.with_bonus) and not self.proposed
+        decided = self.above_one_draft > 0 or self.with_rate >= ENOUGH_LINES
+        return decided and bool(self.with_bonus) and not self.proposed
 
     @property
     def rate_without_bonus(self) -> float | None:
-        """`rate`, computed anew where the printed one counts the bonus; None where the draft count stays open."""
-        if not self.counts_bonus:
+        """`rate`, computed anew where the printed one counts the bonus; None where either stays open."""
+        if self.drafted or (self.proposed and not self.with_bonus):
             return self.rate
+        if not self.counts_bonus:
+            return None
         return (self.accept_length - 1) / (min(self.with_bonus) - 1) if len(self.with_bonus) == 1 else None
 
 
@@ -128,6 +134,11 @@ class DrafterInputs:
             self.wide += 1
             self.most_wide_rows = max(self.most_wide_rows, line.rows)
         self._compare(line)
+
+    @property
+    def only_in_prefill(self) -> bool:
+        """All lines of the full width come before enough others."""
+        return self.narrow >= ENOUGH_NARROW and 0 < self.wide == self.wide_before_narrow
 
     def _compare(self, line: DrafterInput) -> None:
         last, self.last = self.last, line
@@ -273,10 +284,13 @@ def _acceptance(engine: Source, sums: AcceptanceSums) -> list[Finding]:
             found("bonus-counted", line, f"a round that accepts nothing prints {1 / max(sums.with_bonus):.2f}")
         )
     length, rate = sums.accept_length, sums.rate_without_bonus
+    rate_name = "rate without the bonus"
+    if rate is None:  # with the bonus a rate is never lower than without: a low one is low under either meaning
+        rate, rate_name = sums.rate, "printed rate"
     first = sums.first_position / sums.with_positions if sums.with_positions else None
     numbers = f"{engine}, {sums.lines} lines: " + ", ".join(
         f"{name} {value:.3f}"
-        for name, value in (("accept length", length), ("rate without the bonus", rate), ("first draft", first))
+        for name, value in (("accept length", length), (rate_name, rate), ("first draft", first))
         if value is not None
     )
     # The most telling number decides: the first draft's, then the length, then the rate over all positions.
@@ -298,10 +312,10 @@ def _inputs(inputs: DrafterInputs) -> list[Finding]:
     shown = ", ".join(f"{width}: {count} lines" for width, count in sorted(inputs.widths.items(), reverse=True))
     if inputs.not_finite:
         findings.append(found("not-finite", f"{inputs.not_finite} of {inputs.lines} drafter inputs"))
-    if inputs.narrow >= 8 and inputs.wide and inputs.wide == inputs.wide_before_narrow:
+    if inputs.only_in_prefill:
         line = f"widths {shown}; all wide lines (up to {inputs.most_wide_rows} rows) come before the first narrow one"
         findings.append(found("features-only-in-prefill", line))
-    elif inputs.narrow >= 8 and not inputs.wide:
+    elif inputs.narrow >= ENOUGH_NARROW and not inputs.wide:
         findings.append(found("no-features-seen", f"widths {shown}: as wide as the embedding in every line"))
     if inputs.stale >= 3:
         line = (
@@ -331,8 +345,13 @@ def _input_words(inputs: DrafterInputs) -> list[str]:
         words.append(
             "proves: full-width features reach the drafter after decoding began, so extend gets them at least once"
         )
-    elif inputs.wide:
+    elif inputs.only_in_prefill:
         words.append(
             "proves: prefill's capture and join work. Cannot prove: that decode's do not; see the finding's check"
+        )
+    elif inputs.wide:
+        words.append(
+            f"proves: prefill's capture and join work. Says nothing about decode: {inputs.narrow} lines after the last "
+            f"full-width one are too few ({ENOUGH_NARROW} would be a suspicion); log a longer answer"
         )
     return words

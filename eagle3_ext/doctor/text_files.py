@@ -1,21 +1,25 @@
-"""Text files as shells leave them: UTF-8, with a byte order mark or without, or UTF-16 with one (PowerShell's `>`)."""
+"""Text files as shells leave them: UTF-8, with a byte order mark or without, or UTF-16 with one (PowerShell's `>`),
+each of them plain or gzipped."""
 
 from __future__ import annotations
 
 import codecs
+import gzip
 import io
 from collections.abc import Iterator
 from pathlib import Path
-from typing import TextIO
+from typing import BinaryIO, TextIO
 
 LONGEST_LINE = 1 << 16  # bytes; what is longer is no log line of an engine, and must not fill the memory
+GZIP_MAGIC = b"\x1f\x8b"
 PROGRESS_FROM = 32 << 20  # bytes; below that a progress bar is over before it is seen
 PROGRESS_EVERY = 1 << 14  # lines
 
 
 def open_text(path: Path) -> TextIO:
     """The file for reading, without its byte order mark; bytes that are no text become U+FFFD."""
-    return path.open(encoding="utf-16" if _is_utf16(path) else "utf-8-sig", errors="replace", newline="\n")
+    encoding = "utf-16" if _is_utf16(path) else "utf-8-sig"
+    return io.TextIOWrapper(_open_bytes(path), encoding, "replace", newline="\n")
 
 
 def read_raw_lines(path: Path) -> Iterator[bytes]:
@@ -29,7 +33,7 @@ def read_raw_lines(path: Path) -> Iterator[bytes]:
 
     size = path.stat().st_size
     with (
-        path.open("rb") as file,
+        _open_bytes(path) as file,
         Progress(console=Console(stderr=True), transient=True, disable=size < PROGRESS_FROM) as progress,
     ):
         task = progress.add_task(path.name, total=size)
@@ -42,15 +46,22 @@ def read_raw_lines(path: Path) -> Iterator[bytes]:
                 line = b""
             number += 1
             if number % PROGRESS_EVERY == 0:
-                progress.update(task, completed=file.tell())
+                progress.update(task, completed=getattr(file, "fileobj", file).tell())
             yield line
 
 
-def _next_line(file: io.BufferedReader, text: TextIO | None) -> bytes:
+def _next_line(file: BinaryIO, text: TextIO | None) -> bytes:
     """At most LONGEST_LINE bytes or characters of the next line, b"" at the end."""
     return file.readline(LONGEST_LINE) if text is None else text.readline(LONGEST_LINE).encode("utf-8", "replace")
 
 
-def _is_utf16(path: Path) -> bool:
+def _open_bytes(path: Path) -> BinaryIO:
+    """What a file holds, unpacked while it is read where it is gzipped."""
     with path.open("rb") as file:
+        packed = file.read(2) == GZIP_MAGIC
+    return gzip.open(path) if packed else path.open("rb")
+
+
+def _is_utf16(path: Path) -> bool:
+    with _open_bytes(path) as file:
         return file.read(2) in (codecs.BOM_UTF16_LE, codecs.BOM_UTF16_BE)

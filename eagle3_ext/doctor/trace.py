@@ -12,8 +12,10 @@ An event is one dict. `phase` says what it is about:
     prefill extend  the features that reached the drafter for a prompt's rows
     extend          the same for the a + 1 settled rows of a round
     draft step      one step of the draft loop (`step` from 1); its width is h, which is right there
-    draft           the drafted tokens, and what the drafter's witness would have drafted
+    draft           the drafted tokens (`finite` is false where NaN logits cut them), and what the drafter's witness
+                    would have drafted
     round           drafted, accepted and emitted tokens of a round
+    cut last line   a file's last line that is no whole event; only `read_trace` makes it
 
 Events with data hold `rows`, `width`, `expected_width`, `finite`, and per sampled row the L2 norm and the first five
 values of each state of width H and a fingerprint of the row's bytes. At most SAMPLED_ROWS rows are sampled, so that the
@@ -43,6 +45,7 @@ if TYPE_CHECKING:
     from .witness import DrafterWitness
 
 SAMPLED_ROWS = 8  # the first and the last four
+CUT = "cut last line"
 WITNESSED_ROUNDS = 8  # a text's first rounds have a witness each, later ones every eighth: that keeps tracing cheap
 
 
@@ -86,13 +89,18 @@ class Recorder:
 
     Attributes:
         events: the events so far, when there is no file.
-        text, round, sequence: stamped on every event. `sequence` is the slot a target forward is for; the drafter's
-            events name their own. A loop of one's own sets it, and calls `begin_text` and `begin_round`.
+        text, round, sequence: stamped on every event. `sequence` is the slot a target forward is for; a loop that runs
+            one forward per sequence sets it, the drafter's events name their own. Texts and rounds are counted from
+            what passes: a drafter's reset, then a forward, begin a text; a draft begins a round, and so does a second
+            forward for one sequence. A loop that knows better calls `begin_text` and `begin_round` before them.
     """
 
     def __init__(self, path: str | Path | None = None, drafter_witness: DrafterWitness | None = None) -> None:
         self.events: list[dict[str, Any]] = []
         self.text = self.round = self.sequence = 0
+        self._forwarded: set[int] = set()  # sequences with a forward in this round
+        self._extended = self._reset = False  # in this round; since the last forward or extend
+        self._without_rows: set[int] = set()  # which of the last extend's sequences got none
         self._drafter_witness = drafter_witness
         self._described: Drafter | None = None
         self._file: TextIO | None = None
@@ -107,10 +115,15 @@ class Recorder:
     def begin_text(self) -> None:
         """A new prompt: rounds count from 0, which is its prefill."""
         self.text += 1
-        self.round = 0
+        self._begin(0)
 
     def begin_round(self) -> None:
-        self.round += 1
+        self._begin(self.round + 1)
+
+    def _begin(self, round_: int) -> None:
+        self.round = round_
+        self._forwarded.clear()
+        self._extended = self._reset = False
 
     def record(
         self,
@@ -119,6 +132,7 @@ class Recorder:
         *,
         state_width: int | None = None,
         expected_width: int | None = None,
+        first_row: int = 0,
         **facts: Any,
     ) -> None:
         """One event. The one door for other engines (`doctor.trace.record`).
@@ -128,6 +142,8 @@ class Recorder:
             hidden: [rows, width], described by its sampled rows.
             state_width: H, the width of one state; `hidden`'s own width if absent.
             expected_width: what the drafter's fusion (or draft step) calls for.
+            first_row: the number of `hidden`'s first row in what the round's extend gets: not 0 in later chunks of a
+                prefill.
             facts: further entries; `sequence`, `round`, `positions`, `tokens` and `rank` are understood by the rules.
         """
         event = {"phase": phase, "text": self.text, "round": self.round, "sequence": self.sequence, **facts}
@@ -138,15 +154,20 @@ class Recorder:
             event |= {"rows": rows, "width": width}
             if state_width is not None:
                 event["state_width"] = state_width
-            event["sampled"] = sampled_rows(rows)
+            sampled = sampled_rows(rows)
+            event["sampled"] = [first_row + row for row in sampled]
             event["finite"] = bool(hidden.isfinite().all())
-            sample = hidden[event["sampled"]].detach()
+            sample = hidden[sampled].detach()
             # A width that holds no whole number of states is described as one.
             whole = state_width if state_width is not None and width % state_width == 0 else width
             event |= {**describe(sample.unflatten(-1, (-1, whole))), "fingerprints": fingerprints(sample)}
         self._write(event)
 
-    # ---- what this project's own loop feeds
+    # ---- what the drafter and the capture feed
+
+    def reset(self) -> None:
+        """A `Drafter.reset`: the next forward is a prefill, unless an extend takes the features of the one before."""
+        self._reset = True
 
     def plan(self, drafter: Drafter) -> None:
         """The drafter's plan, once per drafter."""
@@ -157,6 +178,7 @@ class Recorder:
         self.record(
             "plan",
             boundaries=list(plan.boundaries),
+            file_boundaries=None if config.boundaries is None else sorted(config.boundaries),
             hidden_size=plan.hidden_size,
             features_width=plan.width,
             drafter_width=config.hidden_size,
@@ -175,13 +197,16 @@ class Recorder:
         sequences: torch.Tensor | None,
     ) -> None:
         """One event per sequence of a `Drafter.extend` call."""
+        self._extended, self._reset = True, False
+        self._without_rows.clear()
         offsets, lengths = row_offsets.tolist(), drafter.lengths.tolist()
         if features.dim() != 2 or not 0 <= offsets[-1] <= min(len(features), tokens.numel(), positions.shape[-1]):
             return  # the drafter refuses it by name
         self.plan(drafter)
         slots = range(len(offsets) - 1) if sequences is None else sequences.tolist()
-        for slot, begin, end in zip(slots, offsets, offsets[1:]):
+        for index, (slot, begin, end) in enumerate(zip(slots, offsets, offsets[1:])):
             if begin == end:
+                self._without_rows.add(index)
                 continue
             sampled = [begin + row for row in sampled_rows(end - begin)]
             self.record(
@@ -199,6 +224,8 @@ class Recorder:
 
     def draft(self, drafter: Drafter, drafts: DraftTokens) -> None:
         """The draft steps of a `Drafter.draft` call, and its tokens next to the witness's."""
+        if self._extended or self._forwarded:
+            self.begin_round()
         batch, count = drafts.tokens.shape
         for step in range(1, count):
             width = drafter.config.hidden_size
@@ -206,6 +233,8 @@ class Recorder:
         for slot in range(batch):
             tokens = drafts.tokens[slot].tolist()
             facts = {"tokens": tokens, "log_probs": _numbers(drafts.log_probs[slot])}
+            # Fewer tokens than asked for, and not because there was nothing to draft from: the logits were NaN.
+            facts["finite"] = int(drafts.lengths[slot]) == count or slot in self._without_rows
             if self._drafter_witness is not None:
                 facts["witness"] = self._drafter_witness.draft(tokens)
             self.record("draft", sequence=slot, **facts)
@@ -213,23 +242,41 @@ class Recorder:
     @contextmanager
     def watch(self, decoder: torch.nn.Module, layers: torch.nn.ModuleList, features: Features) -> Iterator[None]:
         """Records a forward's features, and as witness its states, by hooks that share nothing with the capture."""
-        if self.round > WITNESSED_ROUNDS and self.round % WITNESSED_ROUNDS:
-            yield
-            return
         from .witness import watch_states
+
+        base = 0  # the features' rows before this round's, in append mode
+
+        def started() -> bool:
+            nonlocal base
+            again = self.sequence in self._forwarded
+            # A chunk of a prefill whose extend will take all chunks together.
+            if again and features.rows and not self._extended and not self._reset:
+                return True
+            base = features.rows
+            if self._reset:
+                self.begin_text()
+            elif again:
+                self.begin_round()
+            self._forwarded.add(self.sequence)
+            return self.round <= WITNESSED_ROUNDS or self.round % WITNESSED_ROUNDS == 0
 
         def finished(names: list[str], states: torch.Tensor, rows: int) -> None:
             kind = "verify" if self.round else "prefill"
-            plan = features.plan
+            plan, first_row = features.plan, features.rows - rows - base
             try:
-                self.record(kind, features.tensor[-rows:], state_width=plan.hidden_size, expected_width=plan.width)
+                self.record(
+                    kind,
+                    features.tensor[-rows:],
+                    state_width=plan.hidden_size,
+                    expected_width=plan.width,
+                    first_row=first_row,
+                )
             except BoundaryError as error:
                 self.record(kind, rows=rows, width=0, expected_width=plan.width, missing=str(error))
-            self.record(
-                "witness", rows=rows, states=names, sampled=sampled_rows(rows), layers=len(layers), **describe(states)
-            )
+            sampled = [first_row + row for row in sampled_rows(rows)]
+            self.record("witness", rows=rows, states=names, sampled=sampled, layers=len(layers), **describe(states))
 
-        with watch_states(decoder, layers, features.plan.boundaries, finished):
+        with watch_states(decoder, layers, features.plan.boundaries, finished, started):
             yield
 
     def _write(self, event: dict[str, Any]) -> None:
@@ -264,7 +311,10 @@ def recording(path: str | Path | None = None, drafter_witness: DrafterWitness | 
 
 
 def read_trace(path: str | Path) -> Iterator[dict[str, Any]]:
-    """The events of a trace file. Raises ValueError naming the first line that is none."""
+    """The events of a trace file; for a last line that is cut off, as a killed process leaves it, one of phase CUT.
+
+    Raises ValueError naming the first line that is no event.
+    """
     with open_text(Path(path)) as file:
         for number, line in enumerate(file, 1):
             try:
@@ -272,5 +322,8 @@ def read_trace(path: str | Path) -> Iterator[dict[str, Any]]:
                 if not isinstance(event, dict) or "phase" not in event:
                     raise ValueError("no event")
             except ValueError as error:
+                if not line.endswith("\n"):  # only the last line has none
+                    yield {"phase": CUT, "line": number}
+                    return
                 raise ValueError(f"{path}, line {number} is no trace event ({error}): {line[:60]!r}") from error
             yield event

@@ -17,7 +17,13 @@ def diagnose_trace(events: Trace | Iterable[Event], source: str = "trace") -> li
     """All findings about one run's events."""
     trace = events if isinstance(events, Trace) else Trace(events)
     findings = (
-        widths(trace) + not_finite(trace) + repeats(trace) + kept_guesses(trace) + lengths(trace) + drafter(trace)
+        widths(trace)
+        + not_finite(trace)
+        + repeats(trace)
+        + kept_guesses(trace)
+        + lengths(trace)
+        + drafter(trace)
+        + given_boundaries(trace)
     )
     stale = any(finding.id == "stale-features" for finding in findings)
     findings += [one for one in contents(trace) if not (stale and one.id == "stale-features")]
@@ -80,13 +86,19 @@ def _narrow_states(trace: Trace, bad: list[Event]) -> Counter[str]:
 
 def not_finite(trace: Trace) -> list[Finding]:
     bad = [event for event in trace.extends if event.get("finite") is False]
-    if not bad:
+    cut = [event for event in trace.drafts if event.get("finite") is False]
+    if not bad and not cut:
         return []
+    cut_line = f"{len(cut)} of {len(trace.drafts)} drafts were cut short by NaN logits"
+    if not bad:
+        return [found("not-finite", f"{cut_line}; all extends are finite: look at the drafter's weights")]
     slots = Counter(slot for event in bad for row in event["norms"] for slot, norm in enumerate(row) if norm is None)
     names = trace.state_names
     states = ", ".join(f"state {names[slot] if slot < len(names) else slot} in {n} rows" for slot, n in slots.items())
     first = f"first in text {bad[0]['text']}, round {bad[0]['round']}"
-    return [found("not-finite", affected(bad, trace.extends), first, *([f"sampled rows: {states}"] if states else []))]
+    evidence = [affected(bad, trace.extends), first]
+    evidence += [f"sampled rows: {states}"] if states else []
+    return [found("not-finite", *evidence, *([cut_line] if cut else []))]
 
 
 def repeats(trace: Trace) -> list[Finding]:
@@ -102,7 +114,7 @@ def repeats(trace: Trace) -> list[Finding]:
         if last["round"] == event["round"] and last.get("positions") == event.get("positions"):
             if last["fingerprints"] == event["fingerprints"]:
                 twice.append(event)
-        elif set(event["fingerprints"]) <= set(last["fingerprints"]):
+        elif _not_zero(event) and _not_zero(event) <= set(last["fingerprints"]):
             stale.append(event)
     findings = []
     if twice:
@@ -117,6 +129,11 @@ def repeats(trace: Trace) -> list[Finding]:
         example += f"{stale[0]['fingerprints']} of the extend before"
         findings.append(found("stale-features", affected(stale, trace.extends), example))
     return findings + _stale_steps(trace)
+
+
+def _not_zero(event: Event) -> set[str]:
+    """The fingerprints of rows that hold anything: two rows of zeros are alike without being each other's copy."""
+    return {print_ for print_, norms in zip(event["fingerprints"], event["norms"]) if any(norm != 0 for norm in norms)}
 
 
 def _stale_steps(trace: Trace) -> list[Finding]:
@@ -165,3 +182,13 @@ def lengths(trace: Trace) -> list[Finding]:
         return []
     furthest = max(max(event["positions"]) for event in past)
     return [found("past-trained-length", f"trained for {limit} positions; extends reach position {furthest}")]
+
+
+def given_boundaries(trace: Trace) -> list[Finding]:
+    """Boundaries given by hand instead of the file's. A note: files that number layers otherwise call for that."""
+    given, filed = trace.plan.get("boundaries"), trace.plan.get("file_boundaries")
+    if not filed or given == filed:
+        return []
+    shifts = {a - b for a, b in zip(given, filed)}
+    line = f"the drafter was built with boundaries {given}; its file says {filed}"
+    return [found("shifted-boundary" if shifts in ({1}, {-1}) else "other-boundary", line, severity="note")]

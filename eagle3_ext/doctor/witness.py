@@ -26,17 +26,20 @@ def watch_states(
     layers: torch.nn.ModuleList,
     boundaries: Sequence[int],
     finished: Callable[[list[str], torch.Tensor, int], None],
+    started: Callable[[], bool] = lambda: True,
 ) -> Iterator[None]:
-    """After each forward calls `finished(names, states [sampled rows, names, H], rows)`.
+    """After each forward calls `finished(names, states [sampled rows, names, H], rows)`, unless `started()` said no.
 
     Watched: every boundary 0..n, and for the plan's boundaries and n also what the norm after them makes of the state
     (transformers names it `input_layernorm`) and what the layer's `mlp` added last; where the model has such modules.
     """
     seen: dict[str, torch.Tensor] = {}
-    rows = 0
+    rows, watching = 0, False
 
     def keep(name: str, state: torch.Tensor) -> None:
         nonlocal rows
+        if not watching:
+            return
         state = state.reshape(-1, state.shape[-1])
         rows = state.shape[0]
         sampled = sampled_rows(rows)
@@ -60,12 +63,15 @@ def watch_states(
         return module.register_forward_hook(lambda _module, _args, output: keep(name, first(output)))
 
     def tap_input(_module, args, kwargs) -> None:
+        nonlocal watching
+        watching = started()
         seen.clear()
         keep("0", args[0] if args else kwargs["hidden_states"])
 
     def end(_module, _args, output) -> None:
         keep(f"norm {len(layers)}", first(output))
-        finished(list(seen), torch.stack(list(seen.values()), dim=1), rows)
+        if watching:
+            finished(list(seen), torch.stack(list(seen.values()), dim=1), rows)
 
     with ExitStack() as stack:
         handles = [layers[0].register_forward_pre_hook(tap_input, with_kwargs=True)]
