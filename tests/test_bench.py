@@ -99,7 +99,7 @@ def test_the_checks_of_a_trace_that_is_off_are_counted():
     decoder = SpeculativeDecoder(*loop.parts(), 3)
     with trace_cost.counted_checks() as counter:
         rounds = decoder.generate(loop.prompts[0], 16, ()).stats.rounds
-    prefill, last = 3, 4  # the text, its capture and its extend; a last round has no extend
+    prefill, last = 4, 4  # the text, its capture, the reset and the extend; a last round has no extend
     assert counter.reads == prefill + 5 * (rounds - 1) + last
     reads = counter.reads
     decoder.generate(loop.prompts[0], 16, ())

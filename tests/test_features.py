@@ -96,7 +96,7 @@ def test_resolve_sorts_with_a_warning():
         (drafter_config((3, 31, 62)), 61, None, r"\[62\].*outside \[0, 61\]"),
         (drafter_config(), 61, (-1, 2, 3), r"\[-1\]"),
         (drafter_config((3, 3, 5)), 61, None, "repeat"),
-        (drafter_config(), 4, None, "repeat"),  # 2 == n//2: too few layers for the default
+        (drafter_config(), 4, None, "ascending only from n = 7"),  # 2 == n//2: too few layers for the default
         (drafter_config(), 61, (2, 3), "fuses 3 states"),
         (drafter_config(num_states=4), 61, None, "fuses 4 states"),
     ],

@@ -190,7 +190,7 @@ def test_two_conventions_are_told_apart(load):  # sglang 25454
 
 @pytest.mark.parametrize("layers", range(1, 7))
 def test_the_default_needs_a_deep_target(load, layers):  # Model-Optimizer 300
-    with pytest.raises(BoundaryError, match=f"num_hidden_layers {layers}"):
+    with pytest.raises(BoundaryError, match=f"num_hidden_layers is {layers}"):
         resolve_plan(load().config, layers, 8)
 
 
