@@ -6,6 +6,7 @@
 #pragma once
 
 #include <cstdint>
+#include <utility>
 #if defined(__AVX2__)
 #include <immintrin.h>
 #endif
@@ -71,6 +72,31 @@ static inline float reduce_add(F32 v) {
   for (int width = kLanes / 2; width > 0; width /= 2)
     for (int i = 0; i < width; ++i) lane[i] += lane[i + width];
   return lane[0];
+}
+
+// Lane j of the result adds two lanes of x (j in the lower half) or of y: with W = kLanes/2, kLanes/4, ..., 1 in turn,
+// neighbours folded into one each time, every vector becomes one lane, its lanes added in the order of reduce_add above.
+template <int W, int... J>
+static inline F32 fold(F32 x, F32 y, std::integer_sequence<int, J...>) {
+  constexpr int kHalf = kLanes / 2;
+#if defined(__clang__)
+#define EAGLE3_SHUFFLE(...) __builtin_shufflevector(x, y, __VA_ARGS__)
+#else
+#define EAGLE3_SHUFFLE(...) __builtin_shuffle(x, y, I32{__VA_ARGS__})
+#endif
+  return EAGLE3_SHUFFLE((J / kHalf * kLanes + J % kHalf / W * 2 * W + J % W)...) +
+         EAGLE3_SHUFFLE((J / kHalf * kLanes + J % kHalf / W * 2 * W + J % W + W)...);
+#undef EAGLE3_SHUFFLE
+}
+
+// Lane i: reduce_add(v[i]). Leaves v undefined.
+template <int W = kLanes / 2>
+static inline F32 reduce_add_each(F32* v) {
+  for (int i = 0; i < W; ++i) v[i] = fold<W>(v[2 * i], v[2 * i + 1], std::make_integer_sequence<int, kLanes>());
+  if constexpr (W > 1)
+    return reduce_add_each<W / 2>(v);
+  else
+    return v[0];
 }
 
 static inline float reduce_max(F32 v) {
@@ -176,6 +202,16 @@ static inline Pair rounded(const F16*, Pair v) {
 template <class T>
 static inline Pair round_to(Pair v) {
   return rounded((const T*)nullptr, v);
+}
+
+// The lane that element i of a chunk of T occupies when the chunk is stored as fp32.
+template <class T>
+constexpr int64_t lane(int64_t i) {
+  return i;
+}
+template <>
+constexpr int64_t lane<BF16>(int64_t i) {
+  return i / 2 + (i % 2) * kLanes;
 }
 
 // --- whole rows ---

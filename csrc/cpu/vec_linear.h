@@ -116,9 +116,16 @@ static void accumulate_tile(const LinearBlock& p, int64_t begin, int64_t end, F3
   }
 }
 
+// Reduces the accumulators of one x row, adds the bias, rounds and writes n outputs.
 template <class T>
-static float scalar(const T* p) {
-  return Partial{1}.read(p).a[0];  // lane 0 of `a` is element 0 for every type
+static void finish_row(const F32* acc, const T* bias, T* y, int64_t n) {
+  for_chunks(n, [&](int64_t i, auto at) {
+    F32 sums[kChunk] = {};  // as lanes of a Pair
+    for (int64_t row = 0; row < kChunk && i + row < n; ++row)
+      sums[lane<T>(row)] = acc[(i + row) * kLinearBlockTokens];
+    const Pair offset = bias ? at.read(bias + i) : Pair{};
+    at.write(y + i, {reduce_add_each(sums) + offset.a, reduce_add_each(sums + kLanes) + offset.b});
+  });
 }
 
 template <class T>
@@ -129,14 +136,7 @@ static void linear(const LinearBlock& p) {
   const int64_t tile = p.m == 1 ? p.k : kTile;  // one row needs no reuse: stream its weights straight through
   for (int64_t begin = 0; begin < p.k; begin += tile)
     accumulate_tile<T>(p, begin, begin + tile < p.k ? begin + tile : p.k, acc);
-  T* y = (T*)p.y;
-  for (int64_t row = 0; row < p.n; ++row) {
-    const float bias = p.bias ? scalar((const T*)p.bias + row) : 0.f;
-    for (int64_t m = 0; m < p.m; ++m) {
-      const float sum = reduce_add(acc[row * kLinearBlockTokens + m]) + bias;
-      Partial{1}.write(y + m * p.y_stride + row, {splat(sum), splat(sum)});
-    }
-  }
+  for (int64_t m = 0; m < p.m; ++m) finish_row(acc + m, (const T*)p.bias, (T*)p.y + m * p.y_stride, p.n);
 }
 
 }  // namespace eagle3::cpu::EAGLE3_CPU_LEVEL

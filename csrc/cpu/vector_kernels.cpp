@@ -71,16 +71,6 @@ static void silu_mul(const void* gate, const void* up, void* out, int64_t n) {
   });
 }
 
-// The lane that element i of a chunk of T occupies when the chunk is stored as fp32.
-template <class T>
-static constexpr int64_t lane(int64_t i) {
-  return i;
-}
-template <>
-constexpr int64_t lane<BF16>(int64_t i) {
-  return i / 2 + (i % 2) * kLanes;
-}
-
 template <class T>
 static void align_floats(const float* in, float* out, int64_t n) {
   for (int64_t i = 0; i < n; ++i) out[i / kChunk * kChunk + lane<T>(i % kChunk)] = in[i];
