@@ -107,10 +107,14 @@ def test_an_index_that_points_outside_its_folder(drafter, place):
     refused(drafter, "outside its folder", "embed_tokens.weight", repr(place))
 
 
-@pytest.mark.parametrize("index", ["", "[]", "{}", '{"weight_map": 3}', '{"weight_map": ["a"]}', "[" * 5000])
-def test_an_index_that_is_none(drafter, index):
+@pytest.mark.parametrize("index, told", [
+    ("", "is not JSON"), ("[" * 5000, "nested too deeply"), ("[]", "is no index of shards"),
+    ("{}", "is no index of shards"), ('{"weight_map": 3}', "is no index of shards"),
+    ('{"weight_map": ["a"]}', "is no index of shards"), ("null", "is no index of shards"),
+])
+def test_an_index_that_is_none(drafter, index, told):
     (drafter / "model.safetensors.index.json").write_text(index)
-    refused(drafter, "is no index of shards")
+    refused(drafter, "model.safetensors.index.json", told)
 
 
 def test_an_index_naming_a_missing_shard(drafter):

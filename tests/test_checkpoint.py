@@ -131,7 +131,7 @@ def test_shards(tmp_path, use_index):
         save_file({name: stored[name] for name in part}, tmp_path / file)
     if use_index:
         index = {"weight_map": {name: file for file, part in shards.items() for name in part}}
-        (tmp_path / "model.safetensors.index.json").write_text(json.dumps(index))
+        (tmp_path / "model.safetensors.index.json").write_text("\ufeff" + json.dumps(index), encoding="utf-8")
     (tmp_path / "config.json").write_text(json.dumps(config()))
     assert load_checkpoint(tmp_path).weights["fc.weight"].shape == (H, 3 * H)
     (tmp_path / "b.safetensors").unlink()
@@ -176,6 +176,15 @@ def test_factors_and_caps_that_are_not_computed_are_refused(tmp_path, key, neutr
         assert load_checkpoint(write(tmp_path, **{key: value})).report == ()
     for value in (12.0, 0.22, 1.0 - neutral, "x", []):
         with pytest.raises(CheckpointError, match=rf"config.json: {key} is .*{value!r}".replace("[]", r"\[\]")):
+            load_checkpoint(write(tmp_path, **{key: value}))
+
+
+@pytest.mark.parametrize("key, neutral", [("attention_multiplier", DIM**-0.5), ("query_pre_attn_scalar", DIM)])
+def test_another_softmax_scale_is_refused(tmp_path, key, neutral):
+    for value in (None, neutral):
+        assert load_checkpoint(write(tmp_path, **{key: value})).report == ()
+    for value in (0.015625, 1, 144, "x"):
+        with pytest.raises(CheckpointError, match=rf"config.json: {key} is .*{value}"):
             load_checkpoint(write(tmp_path, **{key: value}))
 
 

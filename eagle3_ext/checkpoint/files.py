@@ -82,9 +82,10 @@ def _files_of(folder: Path, single: str, pattern: str) -> list[Path]:
 
 
 def _shards(folder: Path, index: Path) -> list[Path]:
+    held = read_json(index)
     try:
-        places = dict(json.loads(index.read_text())["weight_map"])
-    except (ValueError, KeyError, AttributeError, TypeError, RecursionError) as error:
+        places = dict(held["weight_map"])
+    except (ValueError, KeyError, TypeError) as error:
         raise CheckpointError(f"{index} is no index of shards: {error!r}") from error
     # A shard is a file of this folder: an index must not make the loader read any other.
     homeless = [f"{name} in {place!r}" for name, place in places.items()

@@ -8,6 +8,7 @@ each of these).
 from __future__ import annotations
 
 import dataclasses
+import math
 import re
 from collections.abc import Collection
 from typing import Any
@@ -97,10 +98,21 @@ def read_config(source: Source, ids: LayerIds | None, norm_before_residual: bool
         fields["mla"] = dataclasses.replace(mla, mscale=rope["mscale"])
     fields |= {"rope_theta": rope["rope_theta"], "rope": rope["rope"], "boundaries": ids.boundaries if ids else None}
     try:
-        return DrafterConfig(**fields)
+        config = DrafterConfig(**fields)
     except ValueError as error:
         source.problem(f"config.json: {error}")
         return None
+    _refuse_other_scale(source, config.attention_scale)
+    return None if source.problems else config
+
+
+def _refuse_other_scale(source: Source, scale: float) -> None:
+    """Granite's and Gemma's names for what q.k is multiplied with: fine where they say what is computed anyway."""
+    for key, power in (("attention_multiplier", 1.0), ("query_pre_attn_scalar", -0.5)):
+        neutral = scale ** (1 / power)
+        if not math.isclose(value := source.number(key, neutral), neutral, rel_tol=1e-6):
+            source.problem(f"config.json: {key} is {value:g}, another softmax scale than the {scale:g} that is computed "
+                           f"here; supported: {neutral:g}")
 
 
 def _layers(source: Source, h: int) -> tuple[Layer, ...]:
