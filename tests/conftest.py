@@ -6,6 +6,7 @@ from __future__ import annotations
 import backends
 import pytest
 import torch
+from tiny_drafter import load, refuse, write  # noqa: F401 -- fixtures
 
 
 @pytest.fixture(autouse=True)
