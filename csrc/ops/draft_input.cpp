@@ -7,12 +7,11 @@
 namespace eagle3 {
 namespace {
 
-constexpr const char* kOp = "draft_input";
-
 at::Tensor draft_input(const at::Tensor& tokens_, const at::Tensor& hidden_,
                        const std::optional<at::Tensor>& embed_weight_, const at::Tensor& embed_norm_,
                        const std::optional<at::Tensor>& hidden_norm_, double eps,
                        const std::optional<at::Tensor>& token_embeddings_) {
+  constexpr const char* kOp = "draft_input";
   TORCH_CHECK_VALUE(embed_weight_ || token_embeddings_, kOp,
                     ": embed_weight and token_embeddings are both None, expected one of them");
   Arg hidden(kOp, "hidden", hidden_), tokens(kOp, "tokens", tokens_), embed_norm(kOp, "embed_norm", embed_norm_);

@@ -9,16 +9,16 @@
 namespace eagle3 {
 namespace {
 
-constexpr const char* kOp = "gather_concat";
+constexpr const char* kGatherOp = "gather_concat";
 
 std::vector<Arg> checked_states(at::TensorList states) {
   const int64_t count = static_cast<int64_t>(states.size());
-  TORCH_CHECK_VALUE(count >= 1 && count <= kMaxStates, kOp, ": states has ", count, " tensors, expected 1 to ",
+  TORCH_CHECK_VALUE(count >= 1 && count <= kMaxStates, kGatherOp, ": states has ", count, " tensors, expected 1 to ",
                     kMaxStates);
   std::vector<Arg> args;
   args.reserve(count);
   for (const at::Tensor& state : states) {
-    args.emplace_back(kOp, "states", state, args.size());
+    args.emplace_back(kGatherOp, "states", state, args.size());
     args.back().shape(args.size() == 1 ? at::IntArrayRef{-1, -1} : states[0].sizes(), "[n, H], the same for all");
     args.back().same_dtype_and_device(args[0]).readable_rows();
   }
@@ -29,9 +29,9 @@ std::vector<Arg> checked_states(at::TensorList states) {
 void set_states(const std::vector<Arg>& states, std::vector<Arg>& norms, GatherConcatParams& params) {
   const int64_t given = static_cast<int64_t>(states.size()), num_norms = static_cast<int64_t>(norms.size());
   const int64_t width = given * states[0].size(1);
-  TORCH_CHECK_VALUE(num_norms <= 1 || num_norms == given || (given == 1 && num_norms <= kMaxStates), kOp,
+  TORCH_CHECK_VALUE(num_norms <= 1 || num_norms == given || (given == 1 && num_norms <= kMaxStates), kGatherOp,
                     ": norm_weights has ", num_norms, " tensors, expected 0, 1 or one for each of ", given, " states");
-  TORCH_CHECK_VALUE(num_norms <= 1 || width % num_norms == 0, kOp, ": states have width ", width,
+  TORCH_CHECK_VALUE(num_norms <= 1 || width % num_norms == 0, kGatherOp, ": states have width ", width,
                     ", expected a multiple of ", num_norms, ", the number of norm_weights");
   params.num_states = given == 1 && num_norms > 1 ? num_norms : given;
   params.hidden_size = width / params.num_states;
@@ -55,19 +55,19 @@ at::Tensor gather(at::TensorList states_, const at::Tensor& rows_, NormWeights n
                   std::optional<bool> check, const std::optional<at::Tensor>& given_out) {
   std::vector<Arg> states = checked_states(states_), norms;
   for (const at::Tensor& weight : norm_weights.value_or(at::TensorList()))
-    norms.emplace_back(kOp, "norm_weights", weight, norms.size());
+    norms.emplace_back(kGatherOp, "norm_weights", weight, norms.size());
   GatherConcatParams params{.dtype = states[0].dtype()};
   set_states(states, norms, params);
   params.num_source_rows = states[0].size(0);
-  params.eps = checked_eps(kOp, eps);
+  params.eps = checked_eps(kGatherOp, eps);
 
-  Arg rows(kOp, "rows", rows_);
+  Arg rows(kGatherOp, "rows", rows_);
   params.rows = rows.shape({-1}, "[m]").same_device(states[0]).indices();
   params.num_rows = rows.size(0);
   if (check.value_or(can_read_values(rows_))) check_padded_indices(rows, params.num_source_rows);
 
   const int64_t width = params.num_states * params.hidden_size;
-  Arg out(kOp, "out", given_out ? *given_out : at::empty({params.num_rows, width}, states_[0].options()));
+  Arg out(kGatherOp, "out", given_out ? *given_out : at::empty({params.num_rows, width}, states_[0].options()));
   out.shape({params.num_rows, width}, "[m, K*H]").same_dtype_and_device(states[0]).writable_rows();
   if (given_out) {
     for (const Arg& state : states) out.apart_from(state);
@@ -75,7 +75,7 @@ at::Tensor gather(at::TensorList states_, const at::Tensor& rows_, NormWeights n
   }
   params.out = out.mutable_data();
   params.out_stride = out.row_stride();
-  launch<cpu::gather_concat, cuda::gather_concat>(kOp, out.tensor(), params);
+  launch<cpu::gather_concat, cuda::gather_concat>(kGatherOp, out.tensor(), params);
   return out.tensor();
 }
 

@@ -6,10 +6,9 @@
 namespace eagle3 {
 namespace {
 
-constexpr const char* kOp = "head_rms_norm_";
-
 void head_rms_norm_(const at::Tensor& qkv_, const at::Tensor& q_weight_, const at::Tensor& k_weight_, double eps,
                     int64_t num_q_heads, int64_t num_kv_heads) {
+  constexpr const char* kOp = "head_rms_norm_";
   Arg qkv(kOp, "qkv", qkv_), q_weight(kOp, "q_weight", q_weight_), k_weight(kOp, "k_weight", k_weight_);
   TORCH_CHECK_VALUE(num_q_heads >= 0 && num_kv_heads >= 0, kOp, ": num_q_heads is ", num_q_heads,
                     " and num_kv_heads is ", num_kv_heads, ", expected counts of heads");

@@ -11,20 +11,22 @@
 
 #include "../kernels.h"
 
-// EAGLE3_IMPL(m) { m.impl("op", function); } registers the function for every device this build has kernels for. Once
-// in a file; TORCH_LIBRARY_IMPL would want the namespace as a literal.
-#define EAGLE3_IMPL(m)                                                                                                 \
-  static void register_op(torch::Library&);                                                                            \
-  static const torch::detail::TorchLibraryInit cpu_registration(torch::Library::IMPL, register_op, eagle3::kNamespace, \
-                                                                c10::DispatchKey::CPU, __FILE__, __LINE__);            \
-  EAGLE3_CUDA_REGISTRATION                                                                                             \
-  static void register_op(torch::Library& m)
+// EAGLE3_IMPL(m) { m.impl("op", function); } registers the function for every device this build has kernels for.
+// TORCH_LIBRARY_IMPL would want the namespace as a literal. Numbered, because several op files are compiled as one.
+#define EAGLE3_IMPL(m) EAGLE3_NUMBERED_IMPL(C10_UID, m)
+#define EAGLE3_NUMBERED_IMPL(number, m)                               \
+  static void C10_CONCATENATE(register_op_, number)(torch::Library&); \
+  EAGLE3_REGISTRATION(cpu_registration_, number, CPU)                 \
+  EAGLE3_CUDA_REGISTRATION(number)                                    \
+  static void C10_CONCATENATE(register_op_, number)(torch::Library & m)
+#define EAGLE3_REGISTRATION(name, number, key)                                                                \
+  static const torch::detail::TorchLibraryInit C10_CONCATENATE(name, number)(                                 \
+      torch::Library::IMPL, C10_CONCATENATE(register_op_, number), eagle3::kNamespace, c10::DispatchKey::key, \
+      __FILE__, __LINE__);
 #if defined(EAGLE3_WITH_CUDA)
-#define EAGLE3_CUDA_REGISTRATION                                  \
-  static const torch::detail::TorchLibraryInit cuda_registration( \
-      torch::Library::IMPL, register_op, eagle3::kNamespace, c10::DispatchKey::CUDA, __FILE__, __LINE__);
+#define EAGLE3_CUDA_REGISTRATION(number) EAGLE3_REGISTRATION(cuda_registration_, number, CUDA)
 #else
-#define EAGLE3_CUDA_REGISTRATION
+#define EAGLE3_CUDA_REGISTRATION(number)
 #endif
 
 namespace eagle3 {
@@ -65,6 +67,8 @@ at::Tensor workspace([[maybe_unused]] const at::Tensor& like, [[maybe_unused]] S
 }
 
 // The address of a tensor that may be absent: null for an undefined one.
-inline void* address_or_null(const at::Tensor& tensor) { return tensor.defined() ? tensor.mutable_data_ptr() : nullptr; }
+inline void* address_or_null(const at::Tensor& tensor) {
+  return tensor.defined() ? tensor.mutable_data_ptr() : nullptr;
+}
 
 }  // namespace eagle3

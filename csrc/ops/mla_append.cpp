@@ -6,11 +6,10 @@
 namespace eagle3 {
 namespace {
 
-constexpr const char* kOp = "mla_append_";
-
 void mla_append_(const at::Tensor& q_pe_, const at::Tensor& kv_, const at::Tensor& kv_weight_, double eps,
                  const at::Tensor& positions_, const at::Tensor& slots_, const at::Tensor& cos_sin_,
                  const at::Tensor& cache_) {
+  constexpr const char* kOp = "mla_append_";
   Arg q_pe(kOp, "q_pe", q_pe_), kv(kOp, "kv", kv_), kv_weight(kOp, "kv_weight", kv_weight_);
   Arg positions(kOp, "positions", positions_), slots(kOp, "slots", slots_);
   Arg cos_sin(kOp, "cos_sin", cos_sin_), cache(kOp, "cache", cache_);

@@ -6,11 +6,10 @@
 namespace eagle3 {
 namespace {
 
-constexpr const char* kOp = "rope_append_";
-
 void rope_append_(const at::Tensor& qkv_, const at::Tensor& positions_, const at::Tensor& slots_,
                   const at::Tensor& cos_sin_, int64_t num_q_heads, int64_t num_kv_heads, const at::Tensor& k_cache_,
                   const at::Tensor& v_cache_) {
+  constexpr const char* kOp = "rope_append_";
   Arg qkv(kOp, "qkv", qkv_), positions(kOp, "positions", positions_), slots(kOp, "slots", slots_);
   Arg cos_sin(kOp, "cos_sin", cos_sin_), k_cache(kOp, "k_cache", k_cache_), v_cache(kOp, "v_cache", v_cache_);
   k_cache.shape({-1, num_kv_heads, -1}, "[slots, num_kv_heads, d]").same_dtype_and_device(qkv).writable_contiguous();
