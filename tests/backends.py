@@ -66,7 +66,8 @@ def emulated_ops() -> Iterator[None]:
     load_simt()
     native, ops._native = ops._native, torch.ops.eagle3_simt
     try:
-        yield
+        with poisoned_memory():
+            yield
     finally:
         ops._native = native
 
@@ -83,10 +84,22 @@ def emulated_drafter() -> Iterator[None]:
     native, eagle3_ext.drafter._C = eagle3_ext.drafter._C, module
     torch.ops.eagle3_simt._read_values(False)
     try:
-        yield
+        with poisoned_memory():
+            yield
     finally:
         eagle3_ext.drafter._C = native
         torch.ops.eagle3_simt._read_values(True)
+
+
+@contextmanager
+def poisoned_memory() -> Iterator[None]:
+    """Inside, new tensors hold NaN or the largest integer, results and workspaces too: what a kernel forgets shows."""
+    before = torch.are_deterministic_algorithms_enabled(), torch.is_deterministic_algorithms_warn_only_enabled()
+    torch.use_deterministic_algorithms(True, warn_only=True)
+    try:
+        yield
+    finally:
+        torch.use_deterministic_algorithms(before[0], warn_only=before[1])
 
 
 def load_simt() -> None:

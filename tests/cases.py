@@ -230,6 +230,16 @@ def _(m: Maker) -> Inputs:
     return {"accept_lengths": m.indices([0, 0, 0]), "width": 4}
 
 
+@single("accepted_rows", "as-many-sequences-as-threads", rows=512)
+def _(m: Maker) -> Inputs:
+    return {"accept_lengths": m.integers(0, 4, 512), "width": 3, "block_front": True}
+
+
+@single("accepted_rows", "a-second-chunk-of-sequences", rows=520)
+def _(m: Maker) -> Inputs:
+    return {"accept_lengths": m.integers(0, 3, 520), "width": 2}
+
+
 @single("accepted_rows", "more-sequences-than-threads", rows=1300)
 def _(m: Maker) -> Inputs:
     return {"accept_lengths": m.integers(0, 4, 1300), "width": 3}

@@ -253,6 +253,7 @@ SAME = torch.ones(2, 3)
         ("accepted_rows", {"accept_lengths": torch.tensor([1, 5]), "width": 4}, ["accept_lengths[1] is 5", "4"]),
         ("accepted_rows", {"accept_lengths": torch.tensor([-1]), "width": 4}, ["accept_lengths[0] is -1"]),
         ("accepted_rows", {"accept_lengths": torch.tensor([0]), "width": 0}, ["width is 0"]),
+        ("accepted_rows", {"accept_lengths": torch.tensor([0] * 4), "width": 2**62 + 1}, [f"width is {2**62 + 1}", "4"]),
         ("draft_input", lookup([0, 1]) | {"embed_weight": None}, ["embed_weight", "token_embeddings"]),
         ("rope_append_", rope() | {"cos_sin": torch.ones(4, 6)}, ["rotary_dim", "6", "4"]),
         ("draft_attention", attention() | {"q": torch.ones(3, 3, 4), "k_cache": torch.ones(10, 2, 4),
@@ -271,6 +272,17 @@ SAME = torch.ones(2, 3)
 def test_values_without_a_meaning(run: Backend, op: str, inputs: Inputs, mentions: list[str]):
     skip_unless_values_are_read(run, mentions)
     assert_refused(run, op, inputs, ValueError, *mentions)
+
+
+@pytest.mark.parametrize("head_dim, value_dim", [(769, 4), (4, 513)])
+def test_heads_that_the_cuda_kernel_was_not_built_for(run: Backend, head_dim: int, value_dim: int):
+    cache = {"k_cache": torch.ones(10, 1, head_dim), "v_cache": torch.ones(10, 1, value_dim)}
+    inputs = attention() | cache | {"q": torch.ones(3, 2, head_dim)}
+    if run is backends.cpu:
+        assert torch.equal(run("draft_attention", inputs), torch.ones(3, 2 * value_dim))
+    else:
+        sizes = [f"heads have {head_dim} dimensions and values {value_dim}", "up to 768 and 512"]
+        assert_refused(run, "draft_attention", inputs, ValueError, *sizes)
 
 
 @pytest.fixture(params=["simt", "cuda"])
@@ -293,6 +305,8 @@ def run_unchecked(request) -> Iterator[Backend]:
         ("draft_input", lookup([-(2**40), 2**40]), lookup([-1, -1])),
         ("rope_append_", rope(slots=[5, 1]), rope(slots=[-1, 1])),
         ("rope_append_", rope(slots=[2**40, -2]), rope(slots=[-1, -1])),
+        ("mla_append_", mla(slots=[5, 1]), mla(slots=[-1, 1])),
+        ("mla_append_", mla(slots=[2**40, -2]), mla(slots=[-1, -1])),
     ],
 )
 def test_kernels_take_a_bad_index_for_padding(run_unchecked: Backend, op: str, bad: Inputs, padded: Inputs):
@@ -308,6 +322,8 @@ def test_kernels_take_a_bad_index_for_padding(run_unchecked: Backend, op: str, b
         ("accepted_rows", {"accept_lengths": torch.tensor([1, 5, -3, 2**40]), "width": 4, "block_front": True}),
         ("rope_append_", rope(positions=[4, -1], slots=[0, 1])),
         ("rope_append_", rope(positions=[2**40, -(2**40)], slots=[0, 1])),
+        ("mla_append_", mla(positions=[4, -1], slots=[0, 1])),
+        ("mla_append_", mla(positions=[2**40, -(2**40)], slots=[0, 1])),
         ("draft_attention", attention(row_offsets=[1, 1, 3])),
         ("draft_attention", attention(row_offsets=[0, 2, 1])),
         ("draft_attention", attention(row_offsets=[0, 1, 2**40])),
@@ -317,6 +333,9 @@ def test_kernels_take_a_bad_index_for_padding(run_unchecked: Backend, op: str, b
         ("draft_attention", attention(cache_lengths=[3, 6])),
         ("draft_attention", attention(cache_lengths=[-3, 2**40])),
         ("draft_attention", attention(cache_lengths=[3, 1])),
+        ("draft_attention", attention(cache_lengths=[3, -(2**63)])),
+        ("draft_attention", attention(row_offsets=[-(2**63), 1, 2**63 - 1])),
+        ("draft_attention", attention(row_offsets=[0, 3, 0])),
     ],
 )
 def test_kernels_never_follow_a_bad_index(run_unchecked: Backend, op: str, inputs: Inputs):

@@ -94,7 +94,7 @@ def make_drafter(config: DrafterConfig, dtype: torch.dtype = torch.float32, **op
 
 def extend(drafter: Drafter, rows: dict, offsets: list[int] | None = None, **more) -> None:
     offsets = offsets or [0, len(rows["tokens"])]
-    drafter.extend(row_offsets=torch.tensor(offsets), **rows, **more)
+    drafter.extend(row_offsets=torch.tensor(offsets, device=rows["tokens"].device), **rows, **more)
 
 
 def relative_error(got: torch.Tensor, want: torch.Tensor) -> float:

@@ -36,7 +36,10 @@ SMALL = {
 
 @pytest.fixture(params=["simt", "cuda"])
 def device(request) -> Iterator[str]:
-    """Where tensors live: "cuda", or "cpu" with the emulated CUDA kernels behind `Drafter`."""
+    """Where tensors live: "cuda", or "cpu" with the emulated CUDA kernels behind `Drafter`; "cpu" where asked for."""
+    if request.param == "cpu":
+        yield "cpu"
+        return
     if request.param == "cuda":
         if not torch.cuda.is_available():
             pytest.skip("no CUDA device")
@@ -83,6 +86,37 @@ def test_agrees_with_the_reference(device, variant, dtype):
         start += count
         assert drafter.lengths.tolist() == [start]
         assert_same_draft(drafter, oracle, steps, BOUNDS[dtype], None if dtype == torch.float32 else rounded)
+
+
+@pytest.mark.parametrize("device", ["cpu", "simt", "cuda"], indirect=True)
+def test_positions_are_the_callers(device):
+    """They begin at 20 and jump to 40, and a truncated cache is gone on from: draft steps follow the last of them."""
+    config = small_config()
+    checkpoint, model = make_checkpoint(config, torch.float32), make_model(config, torch.float32)
+    drafter = Drafter.from_checkpoint(checkpoint, model, device=device, max_length=64)
+    tables = (model.get_input_embeddings().weight, model.get_output_embeddings().weight)
+    oracle = rounded_reference(config, checkpoint.weights, *tables).to(torch.float64)
+    for position, count in ((20, 12), (40, 3), (33, 2)):
+        if position == 33:
+            drafter.truncate(0, 12)
+            oracle.truncate(12)
+        rows = make_rows(config, count, position)
+        extend(drafter, on(device, rows))
+        oracle.extend(**rows)
+        assert_same_draft(drafter, oracle, 4, BOUNDS[torch.float32])
+
+
+def test_rows_that_fill_their_threads(device):
+    """127 rows and one sequence: with the last offset as many items as a block has threads."""
+    config = small_config()
+    checkpoint, model = make_checkpoint(config, torch.float32), make_model(config, torch.float32)
+    drafter = Drafter.from_checkpoint(checkpoint, model, device=device, max_length=160)
+    tables = (model.get_input_embeddings().weight, model.get_output_embeddings().weight)
+    oracle = rounded_reference(config, checkpoint.weights, *tables).to(torch.float64)
+    rows = make_rows(config, 127)
+    extend(drafter, on(device, rows))
+    oracle.extend(**rows)
+    assert_same_draft(drafter, oracle, 2, BOUNDS[torch.float32])
 
 
 def test_a_batch_equals_its_sequences(device):
@@ -143,7 +177,8 @@ def test_rows_past_the_capacity_are_dropped_and_touch_no_neighbour(device):
     too_many = on(device, make_rows(config, 12, seed=2))
     drafter.extend(**too_many, row_offsets=torch.tensor([0, 12], device=device))
     assert drafter.lengths.tolist() == [8, 0, 3]
-    assert (drafter.draft(2).tokens[0] >= -1).all()
+    draft = drafter.draft(2)  # the second token would follow from a row that has no slot
+    assert draft.lengths.tolist() == [1] and draft.tokens[0, 0] >= 0 and draft.tokens[0, 1] == -1
     for each in (drafter, undisturbed):  # sequence 2, whose cache rows follow
         each.extend(
             **on(device, make_rows(config, 2, seed=3)),
@@ -166,6 +201,23 @@ def test_indices_that_no_one_checked_stay_inside(device):
     )
     draft = drafter.draft(2)
     assert drafter.lengths.tolist() == [0, 2] and draft.tokens[0].tolist() == [-1, -1]
+
+
+@pytest.mark.parametrize("offsets", [[0, 9], [-3, 4], [2**40, 4], [0, 2**40]], ids=str)
+def test_offsets_that_claim_other_rows_draft_nothing(device, offsets):
+    """Rows that never come, or that come before the first: nothing is committed and nothing drafted from."""
+    config = small_config()
+    drafter, undisturbed = (make_drafter(config, device, max_batch=2, max_length=16) for _ in range(2))
+    for each in (drafter, undisturbed):
+        extend(each, on(device, make_rows(config, 3)), [0, 3])
+        each.draft(2)
+    drafter.extend(**on(device, make_rows(config, 4, seed=1)), row_offsets=torch.tensor(offsets, device=device))
+    draft = drafter.draft(2)
+    assert drafter.lengths.tolist() == [3, 0]
+    assert draft.lengths.tolist() == [0] and draft.tokens.tolist() == [[-1, -1]]
+    for each in (drafter, undisturbed):
+        extend(each, on(device, make_rows(config, 2, 3, seed=2)), [0, 2])
+    assert drafter.draft(3).tokens.tolist() == undisturbed.draft(3).tokens.tolist()
 
 
 @pytest.mark.skipif(not torch.cuda.is_available(), reason="no CUDA device")

@@ -282,6 +282,18 @@ def test_draft_attention_is_causal(run: Backend):
     assert second[1].isnan().all()
 
 
+def test_draft_attention_of_a_row_that_scores_minus_infinity_everywhere(run: Backend):
+    """Its softmax is 0/0, and NaN says so: zeros would look like a result. A single finite score is all there is."""
+    (case,) = (c for c in cases_of("draft_attention") if c.name == "one-query-each-long-caches")
+    inputs = case.inputs() | {"row_offsets": torch.tensor([0, 3]), "cache_starts": torch.tensor([0])}
+    inputs["cache_lengths"] = torch.tensor([10])
+    inputs["q"] = torch.ones_like(inputs["q"])
+    inputs["k_cache"][:9] = -torch.inf
+    out, expected = run("draft_attention", inputs), reference.draft_attention(**in_float64(inputs))
+    assert out[:2].isnan().all() and expected[:2].isnan().all()
+    assert_within(out[2], expected[2], 1.01 * u(case.dtype) * expected[2].abs())
+
+
 @pytest.mark.parametrize(
     "name",
     ["latent-16x512+64-bfloat16", "latent-4x46+6-bfloat16", "window-over-several-parts", "keys-of-6-values-of-10"],

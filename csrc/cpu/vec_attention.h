@@ -56,7 +56,8 @@ static float softmax_block(Softmax& state, float* score, int64_t count) {
   float block_max = state.max;
   for (int64_t t = 0; t < count; ++t) block_max = score[t] > block_max ? score[t] : block_max;
   const float decay = exp(splat(state.max - block_max))[0];
-  for (int64_t t = count; t < kKeyBlock; ++t) score[t] = kLowest;  // exp gives 0
+  // Not kLowest: it weighs 1 where all scores are -inf, whose softmax is NaN.
+  for (int64_t t = count; t < kKeyBlock; ++t) score[t] = -__builtin_inff();
   F32 sum{};
   for (int64_t t = 0; t < kKeyBlock; t += kLanes) {
     const F32 weight = exp(load_bits<F32>(score + t) - block_max);

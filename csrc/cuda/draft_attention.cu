@@ -69,13 +69,16 @@ __device__ __forceinline__ KeySpan find_keys(const DraftAttentionParams& p, int6
   __syncthreads();
   for (int64_t b = threadIdx.x; b < p.batch; b += blockDim.x) {
     const int64_t begin = index_at(p.row_offsets, b), stop = index_at(p.row_offsets, b + 1);
-    if (row < begin || row >= stop) continue;
+    if (begin < 0 || row < begin || row >= stop) continue;
     const int64_t end = stop < p.num_rows ? stop : p.num_rows;
     const int64_t start = index_at(p.cache_starts, b), length = index_at(p.cache_lengths, b);
-    if (start >= 0 && length <= p.num_slots - start) found = visible_keys(row, begin, end, start, length, p.window);
+    if (start >= 0 && length >= end - begin && length <= p.num_slots - start)
+      found = visible_keys(row, begin, end, start, length, p.window);
   }
   __syncthreads();
-  return found;
+  // Where unchecked offsets let two sequences claim the row, half of `found` may be either's.
+  const KeySpan span = found;
+  return span.start >= 0 && span.length <= p.num_slots - span.start ? span : KeySpan{0, 0};
 }
 
 template <int kParts>

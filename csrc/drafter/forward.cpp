@@ -26,6 +26,9 @@ Indices indices(const at::Tensor& contiguous) {
 Forward::Forward(const DrafterSizes& sizes, DrafterWeights weights, int64_t max_rows, int64_t max_batch)
     : sizes_(sizes), weights_(std::move(weights)) {
   dtype_of(weights_.embedding);  // refuses other dtypes before anything is allocated
+  const int64_t key_dim = sizes.is_latent() ? sizes.latent.cache_width() : sizes.head_dim;
+  const int64_t value_dim = sizes.is_latent() ? sizes.latent.kv_lora_rank : sizes.head_dim;
+  check_head_sizes(kDrafter, weights_.embedding, key_dim, value_dim);
   const auto buffer = [&](int64_t width) { return at::empty({max_rows, width}, options()); };
   if (sizes.feature_norm != FeatureNorm::kNone) normed_ = buffer(sizes.features_width());
   every_row_ = at::arange(max_rows, options().dtype(at::kLong));
@@ -36,11 +39,8 @@ Forward::Forward(const DrafterSizes& sizes, DrafterWeights weights, int64_t max_
   gate_up_ = buffer(2 * sizes.intermediate_size);
   act_ = buffer(sizes.intermediate_size);
   logits_ = at::empty({max_batch, sizes.draft_vocab_size}, options());
-  int64_t key_dim = sizes.head_dim, value_dim = sizes.head_dim;
   if (sizes.is_latent()) {
     const LatentSizes& latent = sizes.latent;
-    key_dim = latent.cache_width();
-    value_dim = latent.kv_lora_rank;
     joint_ = buffer(weights_.layers[0].latent.first.size(0));
     if (latent.q_lora_rank > 0) {
       q_latent_ = buffer(latent.q_lora_rank);

@@ -1,6 +1,8 @@
 #include <ATen/ops/empty.h>
 #include <torch/library.h>
 
+#include <algorithm>
+#include <limits>
 #include <tuple>
 
 #include "checks.h"
@@ -14,6 +16,9 @@ std::tuple<at::Tensor, at::Tensor> accepted_rows(const at::Tensor& accept_length
   const Indices values = lengths.shape({-1}, "[B]").indices();
   const int64_t batch = lengths.size(0);
   TORCH_CHECK_VALUE(width >= 1, "accepted_rows: width is ", width, ", expected at least 1 (D + 1 rows per sequence)");
+  TORCH_CHECK_VALUE(width <= std::numeric_limits<int64_t>::max() / std::max<int64_t>(batch, 1),
+                    "accepted_rows: width is ", width, ", and ", batch,
+                    " blocks of it have more rows than an int64 counts");
   for (int64_t b = 0; b < batch && can_read_values(lengths.tensor()); ++b) {
     const int64_t length = index_at(values, b);
     TORCH_CHECK_VALUE(length >= 0 && length <= width, "accepted_rows: accept_lengths[", b, "] is ", length,

@@ -41,6 +41,7 @@ at::Tensor draft_attention(const at::Tensor& q_, const at::Tensor& k_cache_, con
   const int64_t value_dim = v_cache.size(2);
   TORCH_CHECK_VALUE(nkv > 0 && nq % nkv == 0, kAttentionOp, ": q has ", nq,
                     " heads, expected a multiple of the cache's ", nkv);
+  check_head_sizes(kAttentionOp, q_, q.size(2), value_dim);
   row_offsets.shape({batch + 1}, "[B + 1]").same_device(q);
   lengths.shape({batch}, "[B]").same_device(q);
   TORCH_CHECK_VALUE(!window || *window > 0, kAttentionOp, ": window is ", window.value_or(0),
@@ -79,6 +80,14 @@ at::Tensor draft_attention(const at::Tensor& q_, const at::Tensor& k_cache_, con
 }
 
 }  // namespace
+
+void check_head_sizes(const char* op, const at::Tensor& tensor, int64_t head_dim, int64_t value_dim) {
+  if (has_cpu_kernel(tensor)) return;
+  TORCH_CHECK_VALUE(head_dim <= cuda::kMaxHeadDim && value_dim <= cuda::kMaxValueDim, op, ": heads have ", head_dim,
+                    " dimensions and values ", value_dim, "; the CUDA kernel takes up to ", cuda::kMaxHeadDim, " and ",
+                    cuda::kMaxValueDim);
+}
+
 }  // namespace eagle3
 
 EAGLE3_IMPL(m) { m.impl("draft_attention", eagle3::draft_attention); }

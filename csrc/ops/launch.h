@@ -57,6 +57,9 @@ void launch([[maybe_unused]] const char* op, [[maybe_unused]] const at::Tensor& 
   cpu_kernel(params);
 }
 
+// Raises ValueError for heads that the CUDA attention kernel was not built for; the CPU's takes any.
+void check_head_sizes(const char* op, const at::Tensor& tensor, int64_t head_dim, int64_t value_dim);
+
 // Memory for a CUDA kernel that asks for it: bytes_of(sizes...) bytes, or an undefined tensor for a CPU kernel.
 template <auto bytes_of, class... Sizes>
 at::Tensor workspace([[maybe_unused]] const at::Tensor& like, [[maybe_unused]] Sizes... sizes) {
