@@ -64,6 +64,15 @@ def make_drafter(config, device: str, dtype=torch.float32, **options) -> Drafter
     return Drafter.from_checkpoint(make_checkpoint(config, dtype), make_model(config, dtype), device=device, **options)
 
 
+def make_with_references(config, device: str, dtype=torch.float32, **options):
+    """A drafter, the reference in float64, and the reference in the drafter's dtype."""
+    checkpoint, model = make_checkpoint(config, dtype), make_model(config, dtype)
+    drafter = Drafter.from_checkpoint(checkpoint, model, device=device, **options)
+    tables = (model.get_input_embeddings().weight, model.get_output_embeddings().weight)
+    rounded = rounded_reference(config, checkpoint.weights, *tables)
+    return drafter, rounded.to(torch.float64), rounded
+
+
 def on(device: str, rows: dict) -> dict:
     return {name: value.to(device) for name, value in rows.items()}
 
@@ -72,11 +81,7 @@ def on(device: str, rows: dict) -> dict:
 @pytest.mark.parametrize("variant", VARIANTS)
 def test_agrees_with_the_reference(device, variant, dtype):
     config = small_config(**VARIANTS[variant])
-    checkpoint, model = make_checkpoint(config, dtype), make_model(config, dtype)
-    drafter = Drafter.from_checkpoint(checkpoint, model, device=device, max_length=64)
-    tables = (model.get_input_embeddings().weight, model.get_output_embeddings().weight)
-    rounded = rounded_reference(config, checkpoint.weights, *tables)
-    oracle = rounded.to(torch.float64)
+    drafter, oracle, rounded = make_with_references(config, device, dtype, max_length=64)
     start = 0
     for count, steps in ((12, 1), (3, 5), (1, 2)):
         rows = make_rows(config, count, start, dtype=dtype)
@@ -92,10 +97,7 @@ def test_agrees_with_the_reference(device, variant, dtype):
 def test_positions_are_the_callers(device):
     """They begin at 20 and jump to 40, and a truncated cache is gone on from: draft steps follow the last of them."""
     config = small_config()
-    checkpoint, model = make_checkpoint(config, torch.float32), make_model(config, torch.float32)
-    drafter = Drafter.from_checkpoint(checkpoint, model, device=device, max_length=64)
-    tables = (model.get_input_embeddings().weight, model.get_output_embeddings().weight)
-    oracle = rounded_reference(config, checkpoint.weights, *tables).to(torch.float64)
+    drafter, oracle, _ = make_with_references(config, device, max_length=64)
     for position, count in ((20, 12), (40, 3), (33, 2)):
         if position == 33:
             drafter.truncate(0, 12)
@@ -109,10 +111,7 @@ def test_positions_are_the_callers(device):
 def test_rows_that_fill_their_threads(device):
     """127 rows and one sequence: with the last offset as many items as a block has threads."""
     config = small_config()
-    checkpoint, model = make_checkpoint(config, torch.float32), make_model(config, torch.float32)
-    drafter = Drafter.from_checkpoint(checkpoint, model, device=device, max_length=160)
-    tables = (model.get_input_embeddings().weight, model.get_output_embeddings().weight)
-    oracle = rounded_reference(config, checkpoint.weights, *tables).to(torch.float64)
+    drafter, oracle, _ = make_with_references(config, device, max_length=160)
     rows = make_rows(config, 127)
     extend(drafter, on(device, rows))
     oracle.extend(**rows)
