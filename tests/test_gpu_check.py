@@ -188,22 +188,39 @@ LARGEST = {
     "gather_concat, source": ["states"],
     "gather_concat, result": ["out"],
     "capture_": ["features"],
+    "add_rms_norm_": ["hidden", "residual"],
+    "add_rms_norm_capture_": ["hidden", "residual", "features"],
+    "head_rms_norm_": ["qkv"],
+    "silu_mul": ["gate_up", "result"],
+    "skinny_linear": ["weight"],
     "argmax_tokens": ["logits"],
     "draft_input": ["embed_weight"],
     "rope_append_": ["k_cache", "v_cache"],
+    "mla_append_": ["cache"],
     "draft_attention": ["k_cache", "v_cache"],
+    "draft_attention, latent": ["k_cache", "v_cache"],
 }
-WRITTEN = ("gather_concat, result", "capture_", "rope_append_")
+ONLY_READ = ("states", "logits", "embed_weight", "gate_up", "weight")
 
 
 @pytest.mark.parametrize("name, largest", [(name, each) for name in large.CHECKS for each in LARGEST[name]])
 def test_large_offsets_run_small_and_see_an_index_that_wraps(name: str, largest: str, emulated, monkeypatch):
-    limit, size = 1 << 12, 257 if name == "argmax_tokens" else 32
-    check, op = large.CHECKS[name], name.partition(",")[0]
-    assert check(emulated, limit, size)
-    monkeypatch.setattr(ops, op, wrapping(getattr(ops, op), limit, largest, name in WRITTEN))
+    limit, (check, widths), op = 1 << 12, large.CHECKS[name], name.partition(",")[0]
+    width = widths["simt"]
+    assert check(emulated, limit, width)
+    written = largest not in ONLY_READ and op != "draft_attention"
+    monkeypatch.setattr(ops, op, wrapping(getattr(ops, op), limit, largest, written))
     with pytest.raises(SystemExit, match=op):
-        check(emulated, limit, size)
+        check(emulated, limit, width)
+
+
+@pytest.mark.parametrize("largest", ["hidden", "residual", "qkv"])
+def test_large_offsets_see_a_wrong_read_of_what_is_written_too(largest: str, emulated, monkeypatch):
+    for name in ("add_rms_norm_", "add_rms_norm_capture_", "head_rms_norm_"):
+        if largest in LARGEST[name]:
+            monkeypatch.setattr(ops, name, wrapping(getattr(ops, name), 1 << 12, largest, written=False))
+            with pytest.raises(SystemExit, match=f"{name}, .*: a wrong row"):
+                large.CHECKS[name][0](emulated, 1 << 12, 32)
 
 
 def test_large_offsets_see_an_int32_index_alone_that_wraps(emulated, monkeypatch):
@@ -218,23 +235,33 @@ def test_large_offsets_see_an_int32_index_alone_that_wraps(emulated, monkeypatch
 
 
 def wrapping(right, limit: int, largest: str, written: bool):
-    """The op with an index that wraps at `limit` elements of the argument `largest`."""
+    """The op with an index that wraps at `limit` elements of the argument `largest`, or of the result."""
 
     def wrong(*args, **kwargs):
         bound = inspect.signature(right).bind(*args, **kwargs)
-        tensor = bound.arguments[largest]
-        past = tensor.view(-1)[limit:]
-        if written:
-            before = past.clone()
+        if largest == "result":
             result = right(*bound.args, **bound.kwargs)
-            past.copy_(before)
+            result.view(-1)[limit:] = 0
             return result
-        seen = tensor.clone()
-        seen.view(-1)[limit:] = tensor.view(-1)[: len(past)]
-        bound.arguments[largest] = seen
-        return right(*bound.args, **bound.kwargs)
+        tensor = bound.arguments[largest]
+        whole = elements(tensor)
+        before, seen = whole[limit:].clone(), whole.clone()
+        if not written:
+            seen[limit:] = whole[: len(before)]
+            bound.arguments[largest] = seen.as_strided(tensor.shape, tensor.stride(), tensor.storage_offset())
+        result = right(*bound.args, **bound.kwargs)
+        if written:
+            whole[limit:] = before
+        elif right.__name__.endswith("_"):
+            whole.copy_(seen)
+        return result
 
     return wrong
+
+
+def elements(tensor: torch.Tensor) -> torch.Tensor:
+    """All that its storage holds, in one dimension: a view's may lie in a tensor of wider rows."""
+    return tensor.as_strided((tensor.untyped_storage().nbytes() // tensor.element_size(),), (1,), 0)
 
 
 def test_graphs_follow_new_inputs_and_a_stale_replay_is_seen(emulated):
