@@ -12,7 +12,7 @@ import time
 
 from .process import ROOT
 
-PATIENCE = 60  # seconds
+PATIENCE = 120  # seconds; a busy machine takes its time to load torch
 
 
 def describe(backend: str) -> dict[str, object]:
