@@ -235,11 +235,14 @@ def test_when_the_minutes_are_over_a_step_is_stopped_and_the_others_are_not_run(
 
 
 def test_the_machine_is_described_as_soon_as_it_can_be(monkeypatch, tmp_path):
-    answers = [{"error": "not built"}, {"chip": "H200"}]
-    monkeypatch.setattr(steps, "STEPS", {name: step(python("")) for name in ("build", "tests", "bench")})
+    """After the build, before what may use up the time, and again if that failed."""
+    answers = [{"error": "no answer"}, {"chip": "H200"}]
+    monkeypatch.setattr(steps, "STEPS", {name: step(python("")) for name in ("build", "tests", "cupy", "bench")})
     monkeypatch.setattr(command, "describe", lambda _: answers.pop(0))
-    assert command.main(["--out", str(tmp_path)]) == 0 and not answers
-    assert json.loads((tmp_path / "summary.json").read_text())["machine"] == {"chip": "H200"}
+    for arguments, left, described in ((["build"], 2, None), ([], 0, "H200")):
+        assert command.main([*arguments, "--out", str(tmp_path)]) == 0 and len(answers) == left
+        found = json.loads((tmp_path / "summary.json").read_text())["machine"]
+        assert found.get("chip") == described and ("error" in found) == (described is None)
 
 
 def test_what_the_machine_is(monkeypatch, tmp_path):

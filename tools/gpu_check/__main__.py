@@ -11,7 +11,7 @@ import time
 from pathlib import Path
 
 from . import steps
-from .machine import describe
+from .machine import describe, here
 
 DESCRIPTION = """\
 Everything that only a GPU can tell, in one run. Ends with a table; exit status 1 if anything failed, was stopped or
@@ -92,17 +92,17 @@ def main(arguments: list[str]) -> int:
     end += 60 * options.minutes
     options.out.mkdir(parents=True, exist_ok=True)
     results: list[steps.Result] = []
-    machine: dict[str, object] = {"error": "not described yet"}
+    machine = here() | {"error": "nothing ran after the build"}
     with (options.out / "log.txt").open("w", encoding="utf-8") as log:
         for name in options.steps:
+            if name != "build" and "error" in machine and time.monotonic() < end:  # it takes the module that is built
+                machine = describe(options.backend)
             left = end - time.monotonic()
             if left > 0:
                 results.append(steps.run(name, options, log, left))
             else:
                 note = f"not run: the {options.minutes:g} minutes of the whole run were over"
                 results.append(steps.Result(name, steps.FAILED, 0.0, note))
-            if "error" in machine and left > 0:  # again after every step: it takes a module that is built
-                machine = describe(options.backend)
             summary = {
                 "backend": options.backend,
                 "machine": machine,

@@ -15,9 +15,14 @@ from .process import ROOT
 PATIENCE = 120  # seconds; a busy machine takes its time to load torch
 
 
+def here() -> dict[str, object]:
+    """What needs neither package nor GPU."""
+    return {"date": time.strftime("%Y-%m-%d %H:%M"), "commit": commit()}
+
+
 def describe(backend: str) -> dict[str, object]:
-    """Date, git commit and, if the package is built, chip, driver, versions; `error` says why these are not there."""
-    facts: dict[str, object] = {"date": time.strftime("%Y-%m-%d %H:%M"), "commit": commit()}
+    """Also chip, driver and versions, if the package is built; `error` says why these are not there."""
+    facts = here()
     line = [sys.executable, "-m", "gpu_check.machine", backend]
     try:
         answer = subprocess.run(line, cwd=ROOT, capture_output=True, text=True, timeout=PATIENCE)
