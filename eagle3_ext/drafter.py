@@ -91,7 +91,7 @@ class Drafter:
         native = native_weights(config, weights, max_length)
         native["cos_sin"] = native["cos_sin"].to(self.device)
         self._native = _C.Drafter(config, native, max_batch, max_length)
-        self._graphs = DraftGraphs(self._native.run_draft) if cuda_graphs else None
+        self._graphs = DraftGraphs(self._native.run_draft, self.device) if cuda_graphs else None
 
     @classmethod
     def from_pretrained(

@@ -234,37 +234,54 @@ def test_graphs_draft_the_same():
         graphed.draft(3)
 
 
-def test_graphs_are_kept_by_batch_and_length(monkeypatch):
-    """The bookkeeping, with a stand-in for CUDA: capture runs the draft twice, a replay not at all."""
+class StandIn:
+    """For torch.cuda's device, stream, Stream, graph and CUDAGraph: inside `with`, what it was made for is in force."""
 
-    class Graph:
-        replays = 0
+    in_force: list[object] = []
+    replays = 0
 
-        def replay(self):
-            self.replays += 1
+    def __init__(self, of=None, stream=None):
+        self.of = stream or of
 
-    class Nothing:
-        def __init__(self, *_):
-            pass
+    def __enter__(self):
+        self.in_force.append(self.of)
 
-        def __enter__(self):
-            return self
+    def __exit__(self, *_):
+        self.in_force.pop()
 
-        def __exit__(self, *_):
-            return None
+    def wait_stream(self, _):
+        pass
 
-        def wait_stream(self, _):
-            pass
+    def replay(self):
+        self.replays += 1
 
-    for name, value in {"CUDAGraph": Graph, "graph": Nothing, "Stream": Nothing, "stream": Nothing}.items():
-        monkeypatch.setattr(torch.cuda, name, value)
-    monkeypatch.setattr(torch.cuda, "current_stream", Nothing)
+
+@pytest.fixture
+def stand_in(monkeypatch):
+    for name in ("device", "stream", "Stream", "graph", "CUDAGraph", "current_stream"):
+        monkeypatch.setattr(torch.cuda, name, StandIn)
+
+
+def test_graphs_are_kept_by_batch_and_length(stand_in):
+    """The bookkeeping: capture runs the draft twice, a replay not at all."""
     calls = []
-    graphs = DraftGraphs(lambda num_tokens: calls.append(num_tokens) or (num_tokens,) * 3)
+    graphs = DraftGraphs(lambda num_tokens: calls.append(num_tokens) or (num_tokens,) * 3, torch.device("cuda:1"))
     for batch, num_tokens in ((1, 3), (1, 3), (2, 3), (1, 4), (1, 3)):
         assert graphs.run(batch, num_tokens) == (num_tokens,) * 3
     assert calls == [3, 3, 3, 3, 4, 4]
     assert [graph.replays for graph, _ in graphs._graphs.values()] == [3, 1, 1]
+
+
+def test_graphs_run_on_the_drafters_device(stand_in, monkeypatch):
+    """Before a capture, in it and in a replay the device is in force, and the streams are its own."""
+    seen, mine = [], torch.device("cuda:1")
+
+    def note(*_):
+        seen.append([getattr(each, "of", each) for each in StandIn.in_force])
+
+    monkeypatch.setattr(StandIn, "replay", note)
+    DraftGraphs(note, mine).run(1, 3)
+    assert seen == [[mine, mine], [mine, mine], [mine]] and not StandIn.in_force
 
 
 def launches_of(call) -> int:

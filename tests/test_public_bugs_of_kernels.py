@@ -280,7 +280,8 @@ def test_one_tensor_off_the_alignment_of_all_others(run: Backend, op: str, name:
 
 
 @pytest.mark.skipif(torch.cuda.device_count() < 2, reason="fewer than two CUDA devices")
-def test_tensors_on_another_cuda_device_than_the_current_one():  # pytorch 54077, mmdetection 1608
+@pytest.mark.parametrize("cuda_graphs", [False, True], ids=["launches", "graphs"])
+def test_tensors_on_another_cuda_device_than_the_current_one(cuda_graphs: bool):  # pytorch 54077, mmdetection 1608
     states, rows = [state.to("cuda:1") for state in RAMP], torch.tensor([5, 0, 3], device="cuda:1")
     with torch.cuda.device(0):
         assert torch.equal(ops.gather_concat(states, rows).cpu(), JOINED[[5, 0, 3]])
@@ -289,10 +290,16 @@ def test_tensors_on_another_cuda_device_than_the_current_one():  # pytorch 54077
             ops.gather_concat([states[0], RAMP[1].to("cuda:0"), states[2]], rows)
         with pytest.raises(ValueError, match="rows is on cuda:0, expected cuda:1"):
             ops.gather_concat(states, rows.to("cuda:0"))
-        drafter = make_drafter(small_config(), "cuda:1", max_length=32)
-        part = make_rows(drafter.config, 3)
-        extend(drafter, "cuda:1", [part])
-        assert drafter.draft(3).tokens.tolist() == drafts_alone(drafter.config, "cpu", [[part]], 3)
+        for device in ("cuda:0", "cuda:1"):  # torch's own stream for captures is where the first one was
+            drafter = make_drafter(small_config(), device, max_length=32, cuda_graphs=cuda_graphs)
+            parts: list[dict] = []
+            drafts = []
+            for seed in range(3):  # a graph that holds nothing repeats the first draft
+                parts.append(make_rows(drafter.config, 3, 3 * seed, seed=seed))
+                extend(drafter, device, parts[-1:])
+                drafts.append(drafter.draft(3).tokens.tolist())
+                assert drafts[-1] == drafts_alone(drafter.config, "cpu", [parts], 3)
+            assert len({str(draft) for draft in drafts}) == 3, "a repeated draft must show"
 
 
 def test_a_batch_smaller_than_before(drafters):  # sglang 6309, 10892

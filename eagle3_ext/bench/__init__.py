@@ -10,6 +10,7 @@ from __future__ import annotations
 import os
 import platform
 import time
+from collections.abc import Callable
 from pathlib import Path
 
 import torch
@@ -43,10 +44,17 @@ def machine() -> dict[str, object]:
     }
 
 
-def run(only: str = "", repeats: int = 15, device: str = "cpu", dry: bool = False) -> dict[str, object]:
+def run(
+    only: str = "",
+    repeats: int = 15,
+    device: str = "cpu",
+    dry: bool = False,
+    keep: Callable[[dict[str, object]], object] | None = None,
+) -> dict[str, object]:
     """Runs the groups whose name contains `only`; leaves the thread count as it found it.
 
-    `dry` runs the GPU's groups at tiny sizes on the CPU, to try the code: its numbers mean nothing.
+    `keep` is called with the report after every group, for a run that may be stopped; the report's `not_measured` names
+    the groups still to come. `dry` runs the GPU's groups at tiny sizes on the CPU, to try the code: its numbers mean nothing.
 
     Raises ValueError for another device, for a GPU that is not there, for a dry run of the CPU's groups and when no
     group is named like `only`.
@@ -58,7 +66,7 @@ def run(only: str = "", repeats: int = 15, device: str = "cpu", dry: bool = Fals
 
     threads, rows = torch.get_num_threads(), []
     torch.manual_seed(0)
-    report = {"machine": machine(), "rows": rows}
+    report = {"machine": machine(), "rows": rows, "not_measured": list(chosen)}
     try:
         with benchmark_lock(), Progress(console=Console(stderr=True), transient=True) as progress:
             if device == "cuda":
@@ -69,6 +77,9 @@ def run(only: str = "", repeats: int = 15, device: str = "cpu", dry: bool = Fals
             for name, group in chosen.items():
                 progress.update(task, description=name)
                 rows.extend(group(repeats))
+                report["not_measured"].remove(name)
+                if keep is not None:
+                    keep(report)
                 progress.advance(task)
     finally:
         torch.set_num_threads(threads)

@@ -34,12 +34,23 @@ def on(backend: str) -> Iterator[str]:
             yield "cpu"
 
 
-def main(step: Callable[[str, str], Findings], description: str | None) -> None:
-    """Runs step(backend, device), prints what of its findings fits a line and writes all; exits 1 on a failed check."""
+def parse(description: str | None) -> argparse.Namespace:
     parser = argparse.ArgumentParser(description=description)
     parser.add_argument("--backend", choices=("cuda", "simt"), required=True)
     parser.add_argument("--json", type=Path)
-    options = parser.parse_args()
+    return parser.parse_args()
+
+
+def write(findings: Findings, file: Path) -> None:
+    """As a whole or not at all: the process may be killed meanwhile."""
+    part = file.with_name(f"{file.name}.part")
+    part.write_text(json.dumps(findings, indent=2) + "\n")
+    part.replace(file)
+
+
+def main(step: Callable[[str, str], Findings], description: str | None) -> None:
+    """Runs step(backend, device), prints what of its findings fits a line and writes all; exits 1 on a failed check."""
+    options = parse(description)
     torch.manual_seed(0)
     try:
         with on(options.backend) as device:
@@ -51,7 +62,7 @@ def main(step: Callable[[str, str], Findings], description: str | None) -> None:
         if isinstance(finding, (str, int)):
             print(f"{name}: {finding}")
     if options.json is not None:
-        options.json.write_text(json.dumps(findings, indent=2) + "\n")
+        write(findings, options.json)
 
 
 def require(condition: bool, what: str) -> None:

@@ -5,9 +5,9 @@ from __future__ import annotations
 import argparse
 import dataclasses
 import json
+import math
 import os
 import re
-import shlex
 import shutil
 import subprocess
 import sys
@@ -16,9 +16,11 @@ import time
 import xml.etree.ElementTree
 from collections.abc import Callable
 from pathlib import Path
-from typing import TextIO
+from typing import NamedTuple, TextIO
 
-ROOT = Path(__file__).parents[2]
+from . import process
+from .process import ROOT
+
 PASSED, FAILED, SKIPPED = "passed", "FAILED", "skipped"
 SKIP_STATUS = 77  # a step's process that had nothing to do says why in its last line and exits with this
 
@@ -29,13 +31,13 @@ SANITIZER_TOOLS = ("memcheck", "racecheck", "initcheck", "synccheck")
 class Command:
     """A command line with what it needs of the environment; `report` is a JSON file that it writes.
 
-    One that `must_fail` carries a planted fault: if it ends well, what should have seen the fault is blind.
+    One with a `planted` fault must fail and print this text, as what it runs does on seeing the fault.
     """
 
     line: list[str]
     environment: dict[str, str] = dataclasses.field(default_factory=dict)
     report: Path | None = None
-    must_fail: bool = False
+    planted: str = ""
 
 
 @dataclasses.dataclass
@@ -94,13 +96,19 @@ def sanitizer(options: argparse.Namespace, folder: Path) -> list[Command]:
     program = shutil.which("compute-sanitizer", path=path)
     if program is None:
         raise CannotRun("compute-sanitizer is neither in PATH nor in CUDA_HOME/bin")
-    # torch's pool would hide an access beside a tensor; other people's kernels are not what is checked here.
-    environment = {"PYTORCH_NO_CUDA_MEMORY_CACHING": "1"}
-    flags = ["--error-exitcode=1", "--kernel-name", "kns=eagle3", "--target-processes=application-only"]
-    planted = [sys.executable, "-m", "gpu_check.workload", "plant"]
+
+    def under(tool: str, line: list[str], planted: str = "") -> Command:
+        # Other people's kernels are not what is checked here. But initcheck has to see what they write, as a precaution:
+        # with the filter it might take a tensor that torch or cuBLAS filled for one that nobody did.
+        chosen = [] if tool == "initcheck" else ["--kernel-name", "kns=eagle3"]
+        flags = [f"--tool={tool}", "--error-exitcode=1", *chosen, "--target-processes=application-only"]
+        # torch's pool would hide an access beside a tensor.
+        return Command([program, *flags, *line], {"PYTORCH_NO_CUDA_MEMORY_CACHING": "1"}, planted=planted)
+
+    plant = [sys.executable, "-m", "gpu_check.workload", "plant"]
     return [
-        Command([program, "--tool=memcheck", *flags, *planted], environment, must_fail=True),
-        *(Command([program, f"--tool={tool}", *flags, *workload], environment) for tool in SANITIZER_TOOLS),
+        under("memcheck", plant, planted="Invalid __global__ read"),
+        *(under(tool, workload) for tool in SANITIZER_TOOLS),
     ]
 
 
@@ -116,39 +124,72 @@ def _reporting(name: str) -> Callable[[argparse.Namespace, Path], list[Command]]
     return commands
 
 
-# Name -> its commands and the most seconds that all of them may take on a GPU.
-STEPS: dict[str, tuple[Callable[[argparse.Namespace, Path], list[Command]], int]] = {
-    "build": (build, 240),
-    "tests": (tests, 150),
-    "cupy": (_reporting("cupy"), 60),
-    "sanitizer": (sanitizer, 180),
-    "graphs": (_reporting("graphs"), 60),
-    "large": (_reporting("large"), 60),
-    "bench": (_reporting("bench"), 180),
+class Step(NamedTuple):
+    """`limit`: the most seconds that all its commands may take on a GPU."""
+
+    commands: Callable[[argparse.Namespace, Path], list[Command]]
+    limit: int
+    does: str = ""
+    needs: str = ""
+
+
+# In the order they run, which is also that of what is wanted first if time is short.
+STEPS = {
+    "build": Step(
+        build,
+        240,
+        "builds the module for the card that is there, in the source folder (setup.py build_ext --inplace)",
+        "nvcc of torch's CUDA version, a C++20 compiler, Python.h, cmake >= 3.26, ninja, pybind11, setuptools >= 77",
+    ),
+    "tests": Step(tests, 150, "pytest: every op and the drafter on the GPU"),
+    "bench": Step(
+        _reporting("bench"),
+        180,
+        "times every op and the draft step; what is measured is kept if it is stopped",
+        "triton and a C compiler with Python.h, for the peers under torch.compile",
+    ),
+    "cupy": Step(
+        _reporting("cupy"),
+        60,
+        "copies and argmax against a second array library",
+        "cupy-cuda13x, or the one for the CUDA at hand",
+    ),
+    "graphs": Step(_reporting("graphs"), 60, "CUDA graphs and streams"),
+    "large": Step(_reporting("large"), 60, "offsets past 2^31 elements; skipped under 20 GiB of free GPU memory"),
+    "sanitizer": Step(
+        sanitizer,
+        180,
+        f"a few cases of every op under {', '.join(SANITIZER_TOOLS)}, after a fault that memcheck must see",
+        "compute-sanitizer of the CUDA toolkit, in PATH or CUDA_HOME/bin",
+    ),
 }
 EMULATOR_PATIENCE = 20
 
 
-def run(name: str, options: argparse.Namespace, log: TextIO) -> Result:
-    """Runs a step's commands until one fails. What they print goes to the terminal and to `log`."""
-    make_commands, limit = STEPS[name]
-    limit *= EMULATOR_PATIENCE if options.backend == "simt" else 1
+def run(name: str, options: argparse.Namespace, log: TextIO, seconds_left: float = math.inf) -> Result:
+    """Runs a step's commands until one fails. What they print goes to the terminal and to `log`.
+
+    The step is stopped after its own limit, or after `seconds_left`, which are those of the whole run.
+    """
+    step = STEPS[name]
+    limit = step.limit * (EMULATOR_PATIENCE if options.backend == "simt" else 1)
+    stopped = f"stopped after its {limit} s"
+    if seconds_left < limit:
+        limit, stopped = seconds_left, f"stopped after {seconds_left:.0f} s: the minutes of the whole run were over"
     start = time.monotonic()
     result = Result(name, PASSED, 0.0)
     with tempfile.TemporaryDirectory() as folder:
         try:
-            for command in make_commands(options, Path(folder)):
+            for command in step.commands(options, Path(folder)):
+                if command.report:
+                    command.report.unlink(
+                        missing_ok=True
+                    )  # that of another run, which this one may not come to replace
                 left = limit - (time.monotonic() - start)
-                status, lines = _run(command, left, log)
-                result.note = lines[-1] if lines else ""
+                status, lines = process.run(command.line, command.environment, left, log) if left > 0 else (None, [])
+                result.result, result.note = (FAILED, stopped) if status is None else _judged(command, status, lines)
                 if command.report and command.report.is_file() and name != "bench":
                     result.details.append(json.loads(command.report.read_text()))
-                result.result = {0: PASSED, SKIP_STATUS: SKIPPED}.get(status, FAILED)
-                if command.must_fail and status is not None:
-                    result.result = FAILED if status == 0 else PASSED
-                    result.note = "a planted fault was not seen" if status == 0 else ""
-                if status is None:
-                    result.note = f"stopped after its {limit} s"
                 if result.result == FAILED:
                     break
         except CannotRun as error:
@@ -160,29 +201,16 @@ def run(name: str, options: argparse.Namespace, log: TextIO) -> Result:
     return result
 
 
-def _run(command: Command, seconds: float, log: TextIO) -> tuple[int | None, list[str]]:
-    """Exit status, None if time ran out, and what was printed."""
-    header = f"\n== {shlex.join(command.line)}\n"
-    print(header, end="", flush=True)
-    log.write(header)
-    log.flush()
-    environment = os.environ | command.environment
-    # A file takes the output and is read as it grows, so that a silent process can be stopped on time.
-    start, lines = time.monotonic(), []
-    with tempfile.TemporaryFile("w+", errors="replace") as output:
-        process = subprocess.Popen(command.line, cwd=ROOT, env=environment, stdout=output, stderr=subprocess.STDOUT)
-        while process.poll() is None and time.monotonic() - start < seconds:
-            time.sleep(0.1)
-        stopped = process.poll() is None
-        if stopped:
-            process.kill()
-            process.wait()
-        output.seek(0)
-        text = output.read()
-    print(text, end="", flush=True)
-    log.write(text)
-    lines = [line for line in text.splitlines() if line.strip()]
-    return (None if stopped else process.returncode), lines
+def _judged(command: Command, status: int, lines: list[str]) -> tuple[str, str]:
+    """Result and note of a command that ended by itself."""
+    last = lines[-1] if lines else ""
+    if not command.planted:
+        return {0: PASSED, SKIP_STATUS: SKIPPED}.get(status, FAILED), last
+    if status == 0:
+        return FAILED, "a planted fault was not seen"
+    if not any(command.planted in text for text in lines):
+        return FAILED, f"failed before its planted fault was seen, without {command.planted!r}: {last}"
+    return PASSED, ""
 
 
 def _count_tests(result: Result, file: Path) -> None:
