@@ -7,7 +7,6 @@ import codegen
 import codegen_table
 import equivalence
 import pytest
-import torch
 from cases import CASES, DTYPES, LAYOUTS, cases_of
 from test_bad_input import written
 
