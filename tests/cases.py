@@ -359,6 +359,11 @@ def _(m: Maker) -> Inputs:
     return inputs | {"q_pe": m.floats(4, 3, 8).transpose(0, 1)}
 
 
+@single("mla_append_", "contiguous-float32")  # the grid's are columns of q in this dtype
+def _(m: Maker) -> Inputs:
+    return _mla_inputs(m, heads=4, latent=48, rope=16, rows=3, before=0)
+
+
 @single("mla_append_", "nothing-to-rotate", dtype=torch.bfloat16)
 def _(m: Maker) -> Inputs:
     return _mla_inputs(m, heads=2, latent=16, rope=0, rows=3, before=0)

@@ -79,6 +79,14 @@ def read_resources(binary: Path, disassembler: Path) -> list[Kernel]:
     return list(kernels.values())
 
 
+def read_instructions_of(kernels: list[Kernel], binary: Path, disassembler: Path) -> None:
+    """Adds the memory instructions of a few kernels, of one architecture: half a second each."""
+    (architecture,) = {kernel.architecture for kernel in kernels}
+    by_symbol = {(architecture, kernel.symbol): kernel for kernel in kernels}
+    symbols = ",".join(kernel.symbol for kernel in kernels)
+    _read_into(by_symbol, _cuobjdump(binary, disassembler, "-sass", "-arch", architecture, "-fun", symbols))
+
+
 def _cuobjdump(binary: Path, disassembler: Path, *options: str) -> list[str]:
     environment = os.environ | {"PATH": f"{disassembler}{os.pathsep}{os.environ['PATH']}"}
     command = [disassembler / "cuobjdump", *options, binary]

@@ -1,6 +1,7 @@
-"""The machine-code budget as a table, with the registers measured in the module as built: for the notebook.
+"""The machine-code budget as a table beside what was measured in the module as built: for the notebook.
 
-Registers, stack and local memory only: reading every instruction, as test_codegen.py does, takes a minute.
+Registers, stack and local memory of every kernel; 128-bit loads and stores of one instantiation for each row that asks
+for them. Every instruction of every kernel, which takes minutes, is read by test_codegen.py.
 """
 
 from __future__ import annotations
@@ -13,6 +14,7 @@ import codegen
 from eagle3_ext import _C, build_info
 
 BUDGET = json.loads(Path(__file__).with_name("codegen_budget.json").read_text())["kernels"]
+INSTRUCTIONS_OF = ("sm_90", "BFloat16")  # the instantiations whose instructions are read
 
 
 def read_module() -> tuple[list[codegen.Kernel], str]:
@@ -22,7 +24,19 @@ def read_module() -> tuple[list[codegen.Kernel], str]:
     disassembler = codegen.find_disassembler()
     if disassembler is None:
         return [], "no cuobjdump: pip install nvidia-cuda-cuobjdump nvidia-cuda-nvdisasm"
-    return codegen.read_resources(Path(_C.__file__), disassembler), ""
+    module = Path(_C.__file__)
+    kernels = codegen.read_resources(module, disassembler)
+    if chosen := one_for_each_wide_row(kernels):
+        codegen.read_instructions_of(chosen, module, disassembler)
+    return kernels, ""
+
+
+def one_for_each_wide_row(kernels: list[codegen.Kernel]) -> list[codegen.Kernel]:
+    """Of each row that asks for 128-bit instructions the first instantiation of INSTRUCTIONS_OF."""
+    architecture, dtype = INSTRUCTIONS_OF
+    mine = [kernel for kernel in kernels if kernel.architecture == architecture and dtype in kernel.symbol]
+    wide_rows = [row for row in BUDGET if "wide_loads" in row or "wide_stores_only" in row]
+    return [found[0] for row in wide_rows if (found := matching(mine, row))]
 
 
 def matching(kernels: list[codegen.Kernel], row: dict[str, object]) -> list[codegen.Kernel]:
@@ -30,34 +44,34 @@ def matching(kernels: list[codegen.Kernel], row: dict[str, object]) -> list[code
 
 
 def table(kernels: list[codegen.Kernel]) -> list[str]:
-    """A line per row of the budget: per architecture "most used/allowed" registers, or what is allowed alone."""
+    """A line per row of the budget: per architecture the most registers "used/allowed", or what is allowed alone; then,
+    of the instantiation whose instructions were read, 128-bit loads "found/wanted" and stores "of 128 bits/of all"."""
     architectures = list(dict.fromkeys(name for row in BUDGET for name in row["registers"]))
-    lines = [f"{'kernel':<32} {'16-byte pieces':<15}" + "".join(f"{name:>10}" for name in architectures) + "  128 bits"]
+    columns = [*architectures, "loads", "stores"]
+    lines = [f"{'kernel':<32} {'16-byte pieces':<15}{''.join(f'{name:>10}' for name in columns)}"]
     for row in BUDGET:
         cells = []
         for name in architectures:
             used = [kernel.registers for kernel in matching(kernels, row) if kernel.architecture == name]
             allowed = row["registers"].get(name, "-")
             cells.append(f"{max(used)}/{allowed}" if used else f"{allowed}")
+        read = next((kernel for kernel in matching(kernels, row) if kernel.memory), None)
+        if read:
+            cells.append(f"{read.count('LDG', wide=True)}/{row['wide_loads']}" if "wide_loads" in row else "")
+            stores = f"{read.count('STG', wide=True)}/{read.count('STG')}"
+            cells.append(stores if row.get("wide_stores_only") else "")
         pieces = {True: "yes", False: "no", None: ""}[row.get("aligned")]
-        wide = f"at least {row['wide_loads']} loads" if row.get("wide_loads") else ""
-        wide += ", all stores" if row.get("wide_stores_only") else ""
-        lines.append(
-            f"{row['kernel']:<32} {pieces:<15}" + "".join(f"{cell:>10}" for cell in cells) + f"  {wide}".rstrip()
-        )
+        lines.append(f"{row['kernel']:<32} {pieces:<15}{''.join(f'{cell:>10}' for cell in cells)}".rstrip())
     return lines
 
 
 def over_budget(kernels: list[codegen.Kernel]) -> list[str]:
-    """The kernels without a row, and those that use more registers than it allows, stack or local memory, in words."""
+    """The kernels without a row, and those that break theirs, in words. Of a kernel whose instructions were not read
+    only registers, stack and local memory are known."""
     rows = {(row["kernel"], row.get("aligned")) for row in BUDGET}
     found = [f"{kernel}: no row in the budget" for kernel in kernels if (kernel.name, kernel.aligned) not in rows]
     for row in BUDGET:
         for kernel in matching(kernels, row):
-            most = row["registers"].get(kernel.architecture, kernel.registers)
-            if kernel.registers > most or kernel.stack_bytes or kernel.local_bytes:
-                found.append(
-                    f"{kernel}: {kernel.registers} of {most} registers, {kernel.stack_bytes} bytes of stack, "
-                    f"{kernel.local_bytes} of local memory"
-                )
+            known = row if kernel.memory else {"registers": row["registers"]}
+            found += codegen.violations(kernel, known)
     return found

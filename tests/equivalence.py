@@ -5,13 +5,14 @@ The bounds are those of the tests, because it is the tests that run here.
 
 from __future__ import annotations
 
-import math
 from collections.abc import Callable
 from dataclasses import dataclass
+from itertools import chain, zip_longest
 from unittest import mock
 
 import test_ops
 import torch
+from backends import tensors_of
 from cases import CASES, Case, Inputs
 from torch import Tensor
 
@@ -22,6 +23,7 @@ TESTS: dict[str, Callable] = {
     "add_rms_norm_": test_ops.test_add_rms_norm,
     "add_rms_norm_capture_": test_ops.test_add_rms_norm,
     "gather_concat": test_ops.test_gather_concat,
+    "gather_concat.out": test_ops.test_gather_concat,
     "accepted_rows": test_ops.test_accepted_rows,
     "draft_input": test_ops.test_draft_input,
     "head_rms_norm_": test_ops.test_head_rms_norm,
@@ -49,18 +51,34 @@ class Comparison:
     same_bits: bool | None = None
 
 
-def some_cases(op: str, count: int, most_elements: int = 40_000) -> list[Case]:
-    """`count` cases with rows, spread over dtypes and the op's table; large ones left out, for the emulator's sake."""
-    by_dtype: dict[torch.dtype, list[Case]] = {}
+def some_cases(op: str, count: int | None = None) -> list[Case]:
+    """The op's cases that have rows: all, or `count` that take turns among the pairs of dtype and layout."""
+    by_kind: dict[object, list[Case]] = {}
     for case in CASES:
-        if case.op == op and case.rows > 0 and _elements(case) <= most_elements:
-            by_dtype.setdefault(case.dtype, []).append(case)
-    share = math.ceil(count / len(by_dtype))
-    return [case for found in by_dtype.values() for case in found[:: max(1, len(found) // share)][:share]][:count]
+        if case.op == op and case.rows > 0:
+            by_kind.setdefault((case.dtype, case.layout), []).append(case)
+    return [case for case in chain(*zip_longest(*by_kind.values())) if case][:count]
 
 
-def _elements(case: Case) -> int:
-    return sum(value.numel() for value in case.inputs().values() if isinstance(value, Tensor))
+def table_row(case: Case) -> str:
+    """The op, with latent attention apart: its kernel is another one."""
+    return f"{case.op} (latent)" if case.name.startswith("latent-") else case.op
+
+
+def dtype_and_layouts(case: Case) -> tuple[str, set[str]]:
+    """What the kernel really gets: of the float tensors, or of the indices where an op reads nothing else.
+
+    A layout is looked up in the tensors, because the case's own is a wish: one row has no strides, and an argument that
+    must be contiguous is. `cos_sin`, float32 in every case, does not count.
+    """
+    tensors = tensors_of(case.inputs())
+    if any(tensor.is_floating_point() for tensor in tensors):
+        tensors, name = [tensor for tensor in tensors if tensor.dtype == case.dtype], str(case.dtype)
+    else:
+        name = str(min((tensor.dtype for tensor in tensors), key=lambda dtype: dtype.itemsize))
+    layouts = {"strided" for tensor in tensors if not tensor.is_contiguous()}
+    layouts |= {"misaligned" for tensor in tensors if tensor.numel() and tensor.data_ptr() % 16}
+    return name.removeprefix("torch."), layouts or {"contiguous"}
 
 
 def compare(case: Case, backend: Callable[[str, Inputs], object]) -> Comparison:

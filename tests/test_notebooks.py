@@ -14,7 +14,7 @@ nbformat = pytest.importorskip("nbformat", reason="needs the test extra")
 nbclient = pytest.importorskip("nbclient", reason="needs the test extra")
 
 NOTEBOOKS = sorted((Path(__file__).parent.parent / "notebooks").glob("0*.py"))
-SMALL = {"EAGLE3_NB_PROMPTS": "3", "EAGLE3_NB_TOKENS": "24", "EAGLE3_NB_CASES": "3"}
+SMALL = {"EAGLE3_NB_PROMPTS": "3", "EAGLE3_NB_TOKENS": "24", "EAGLE3_NB_CASES": "9"}
 SMALL |= {"MPLBACKEND": "Agg", "HF_HUB_OFFLINE": "1"}
 
 
