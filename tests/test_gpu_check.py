@@ -319,5 +319,5 @@ def test_the_script_runs_on_the_emulator(tmp_path):
     assert [line.split()[:2] for line in ended.stdout.splitlines()[-len(chosen) :]] == [[s, "passed"] for s in chosen]
     assert {path.name for path in tmp_path.iterdir()} == {"summary.json", "bench.json", "log.txt"}
     report = json.loads((tmp_path / "bench.json").read_text())
-    assert report["machine"]["dry"] is True and report["rows"] and not report["not_measured"]
+    assert report["machine"]["dry"] is True and report["rows"] and "not_measured" not in report
     assert json.loads((tmp_path / "summary.json").read_text())["machine"]["torch"] == torch.__version__

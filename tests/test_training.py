@@ -30,9 +30,9 @@ def training():
     """tools/training, importable for these tests alone."""
     sys.path.insert(0, str(TOOLS))
     try:
-        from training import data, model, progress
+        from training import data, model, progress, train
 
-        yield SimpleNamespace(data=data, model=model, progress=progress)
+        yield SimpleNamespace(data=data, model=model, progress=progress, train=train)
     finally:
         sys.path.remove(str(TOOLS))
         for name in [name for name in sys.modules if name.partition(".")[0] == "training"]:
@@ -88,6 +88,40 @@ def test_a_wider_vocabulary_keeps_what_was_learned(training):
         drafter.widen(target, wide[1:])
 
 
+def test_a_narrower_vocabulary_drafts_what_is_left_of_it(training):
+    wide, narrow = torch.arange(3, 97, 2), torch.tensor([3, 21, 95])
+    drafter = make_drafter(training, wide)
+    drafter.lm_head.weight.data.normal_()
+    hidden = torch.randn(5, 48)
+    expected = drafter.logits(hidden)[:, torch.searchsorted(wide, narrow)]
+    drafter.narrow(narrow)
+    assert torch.equal(drafter.target_ids, narrow) and drafter.t2d.nonzero()[:, 0].tolist() == narrow.tolist()
+    torch.testing.assert_close(drafter.logits(hidden), expected)
+    with pytest.raises(AssertionError, match="no tokens of its own"):
+        drafter.narrow(torch.tensor([3, 4]))
+
+
+def test_sampled_columns_estimate_the_whole_softmax(training):
+    """The sum over a step's columns, corrected, is that over the vocabulary: exactly if all are taken, else on average."""
+
+    def columns_of(count: int):
+        settings = SimpleNamespace(head_columns=count)
+        return training.train.Trainer._columns(SimpleNamespace(settings=settings), logits)
+
+    logits = 3 * torch.randn(6, 400, generator=torch.Generator().manual_seed(0))
+    torch.manual_seed(0)
+    columns, offset = columns_of(400)
+    assert columns.tolist() == list(range(400)) and not offset.any()
+    whole, sums = logits.double().exp().sum(-1), []
+    for _ in range(3000):
+        columns, offset = columns_of(100)
+        assert len(columns.unique()) == 100 and (columns.diff() > 0).all()
+        assert int((offset > 0).sum()) == 25
+        sums.append((logits[:, columns] + offset).double().exp().sum(-1))
+    mean, spread = torch.stack(sums).mean(0), torch.stack(sums).std(0) / 3000**0.5
+    assert ((mean - whole).abs() < 5 * spread + 1e-9 * whole).all()
+
+
 def test_training_steps_aside_while_something_is_timed(training, tmp_path):
     """And only then: a lock file that a killed benchmark left behind pauses nobody."""
     (tmp_path / "setup.py").touch()
@@ -117,4 +151,6 @@ def test_the_three_stages_and_a_resumed_training(tmp_path):
     assert "step 2 of 4" in resumed and "step 4 of 4" in resumed
     after = load_checkpoint(tmp_path / "drafter").weights["fc.weight"]
     assert not torch.equal(before, after) and torch.allclose(before, after, atol=0.1)
+    assert "512 tokens became 300" in run("narrow", "--draft-vocab", "300")
+    assert load_checkpoint(tmp_path / "drafter").config.draft_vocab_size == 300
     assert "accept length 1." in run("evaluate", "--answer-tokens", "8")

@@ -1,6 +1,6 @@
-"""Trains the demo's EAGLE-3 drafter from nothing but its target: generate text, train on it, measure acceptance.
+"""Trains the demo's EAGLE-3 drafter from nothing but its target: generate, train, narrow the vocabulary, evaluate.
 
-Without a command all three stages run, for hours; each can be stopped at any time and goes on where it was. Several
+Without a command all four stages run, for hours; each can be stopped at any time and goes on where it was. Several
 processes may generate (--worker 0, 1, ...) while one trains. Everything lands in build/training: shards of generated text
 with features, the training state, and the finished checkpoint in drafter/. While a benchmark holds `.benchmark.lock` in
 the repository root, generation and training wait, so that nobody measures against them.
@@ -132,6 +132,29 @@ def train(
 
 
 @app.command()
+def narrow(
+    draft_vocab: Annotated[int, typer.Option(min=256, help="draft vocabulary size: the most frequent tokens")] = 8192,
+    texts: Annotated[Optional[list[Path]], typer.Option(help="npz files as for `read`, to count tokens in")] = None,
+    state: State = DEFAULT_STATE,
+) -> None:
+    """Keep only the most frequent tokens in drafter/: the head is most of a draft step, and rare tokens rarely right."""
+    from eagle3_ext.smollm2 import load_target
+    from training.data import ShardSet, load_text
+    from training.model import TrainableDrafter
+
+    target, _ = load_target(torch.float32)
+    drafter = TrainableDrafter.from_checkpoint(target.config, state / "drafter")
+    known = drafter.target_ids
+    if len(known) < draft_vocab:
+        raise typer.BadParameter(f"{draft_vocab}: the drafter has {len(known)} tokens", param_hint="--draft-vocab")
+    votes = [load_text(file) for file in texts or []]
+    shards = ShardSet(state / "shards")
+    drafter.narrow(shards.frequent_tokens(draft_vocab, target.config.vocab_size, votes, among=known))
+    drafter.save(state / "drafter")
+    console.print(f"narrow: {len(known)} tokens became {draft_vocab}")
+
+
+@app.command()
 def evaluate(
     drafter: Annotated[Optional[Path], typer.Option(help="checkpoint to judge; drafter/ of the state by default")] = None,
     num_speculative_tokens: Annotated[int, typer.Option(min=1, max=8, help="drafts per round")] = 3,
@@ -171,6 +194,7 @@ def all_stages(context: typer.Context) -> None:
     if context.invoked_subcommand is None:
         generate()
         train()
+        narrow()
         evaluate()
 
 

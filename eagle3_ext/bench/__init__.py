@@ -53,8 +53,9 @@ def run(
 ) -> dict[str, object]:
     """Runs the groups whose name contains `only`; leaves the thread count as it found it.
 
-    `keep` is called with the report after every group, for a run that may be stopped; the report's `not_measured` names
-    the groups still to come. `dry` runs the GPU's groups at tiny sizes on the CPU, to try the code: its numbers mean nothing.
+    `keep` is called after every group with the report so far, for a run that may be stopped, and in it under
+    `not_measured` the groups still to come. `dry` runs the GPU's groups at tiny sizes on the CPU, to try the code: its
+    numbers mean nothing.
 
     Raises ValueError for another device, for a GPU that is not there, for a dry run of the CPU's groups and when no
     group is named like `only`.
@@ -66,7 +67,7 @@ def run(
 
     threads, rows = torch.get_num_threads(), []
     torch.manual_seed(0)
-    report = {"machine": machine(), "rows": rows, "not_measured": list(chosen)}
+    report = {"machine": machine(), "rows": rows}
     try:
         with benchmark_lock(), Progress(console=Console(stderr=True), transient=True) as progress:
             if device == "cuda":
@@ -74,12 +75,11 @@ def run(
 
                 report["machine"] |= {"gpu": gpu.card(), "dry": dry}
             task = progress.add_task("benchmarks", total=len(chosen))
-            for name, group in chosen.items():
+            for done, (name, group) in enumerate(chosen.items(), 1):
                 progress.update(task, description=name)
                 rows.extend(group(repeats))
-                report["not_measured"].remove(name)
                 if keep is not None:
-                    keep(report)
+                    keep(report | {"not_measured": list(chosen)[done:]})
                 progress.advance(task)
     finally:
         torch.set_num_threads(threads)

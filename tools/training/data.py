@@ -52,11 +52,17 @@ class ShardSet:
         return Chats(**{name: torch.cat(parts) for name, parts in picked.items()})
 
     def frequent_tokens(
-        self, count: int, vocab_size: int, texts: Sequence[Text] = (), keep: Sequence[int] = ()
+        self,
+        count: int,
+        vocab_size: int,
+        texts: Sequence[Text] = (),
+        keep: Sequence[int] = (),
+        among: torch.Tensor | None = None,
     ) -> torch.Tensor:
         """int64 [count], ascending: the tokens of most answers, with the target's own choices as half a vote each.
 
-        The answers of `texts` vote as well; the token ids `keep` are elected whatever their votes.
+        The answers of `texts` vote as well; the token ids `keep` are elected whatever their votes, and only those `among`
+        which there are at least `count`, where given.
         """
         votes = torch.zeros(vocab_size, dtype=torch.float64)
         for file in self._files.values():
@@ -68,4 +74,8 @@ class ShardSet:
         for tokens, answer in texts:
             votes += torch.bincount(tokens[answer.bool()].long(), minlength=vocab_size)
         votes[list(keep)] = torch.inf
+        if among is not None:
+            others = torch.ones(vocab_size, dtype=torch.bool)
+            others[among] = False
+            votes[others] = -torch.inf
         return votes.topk(count).indices.sort().values

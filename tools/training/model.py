@@ -76,6 +76,17 @@ class TrainableDrafter(nn.Module):
         self.d2t = target_ids - torch.arange(len(target_ids))
         self.t2d[target_ids] = True
 
+    @torch.no_grad()
+    def narrow(self, target_ids: Tensor) -> None:
+        """Drops all of the draft vocabulary but `target_ids` [Vd], ascending, which it must have."""
+        assert self.t2d[target_ids].all(), "a narrower vocabulary has no tokens of its own"
+        kept = self.lm_head.weight[torch.searchsorted(self.target_ids, target_ids)]
+        self.lm_head = nn.Linear(kept.shape[1], kept.shape[0], bias=False)
+        self.lm_head.weight.copy_(kept)
+        self.d2t = target_ids - torch.arange(len(target_ids))
+        self.t2d.zero_()
+        self.t2d[target_ids] = True
+
     @property
     def target_ids(self) -> Tensor:
         """int64 [Vd]: the target's token id of each draft token."""
