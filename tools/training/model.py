@@ -171,7 +171,7 @@ class TrainableDrafter(nn.Module):
             "num_hidden_layers": 1,
             "vocab_size": len(self.t2d),
             "draft_vocab_size": len(self.d2t),
-            "rms_norm_eps": self.eps,
+            "rms_norm_eps": float(f"{self.eps:.6g}"),  # GGUF keeps it as a float32
             "rope_theta": self.rope_theta,
             "rope_scaling": None,
             "hidden_act": "silu",
