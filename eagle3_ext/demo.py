@@ -180,8 +180,8 @@ def print_report(report: DemoReport, console: Console) -> None:
     """One table and one sentence about the texts."""
     table = Table(title="SmolLM2-135M-Instruct, greedy, batch 1: the same text three ways")
     table.add_column("decoding")
-    for column in ("accept length", "acceptance per position", "tokens/s", "speed against plain"):
-        table.add_column(column, justify="right")
+    for column in ("accept\nlength", "acceptance\nper position", "tokens/s", "speed\nagainst plain"):
+        table.add_column(column, justify="right", no_wrap=True)
     plain = report.stats["plain"].tokens_per_s
     for mode in MODES:
         stats = report.stats[mode]

@@ -14,6 +14,7 @@ from collections.abc import Callable
 from pathlib import Path
 
 import torch
+from rich.box import SIMPLE_HEAD
 from rich.console import Console
 from rich.progress import Progress
 from rich.table import Table
@@ -104,16 +105,12 @@ def _groups(device: str, dry: bool) -> dict:
 
 # Title and key of the report's columns; a column that no row has is left out.
 COLUMNS = {
-    "op": "name",
-    "case": "case",
+    "what": "what",
     "ours us": "ours_us",
     "peer": "peer",
     "peer us": "peer_us",
     "ratio": "ratio",
-    "% of copy": "percent_of_copy",
-    "% of read": "percent_of_read",
-    "% of floor": "percent_of_floor",
-    "% added": "percent_added",
+    "against a limit": "limit",
     "launches": "launches",
     "peer's": "peer_launches",
 }
@@ -126,11 +123,20 @@ def print_report(report: dict[str, object], console: Console) -> None:
         title = f"DRY RUN on {title}: the numbers mean nothing"
     elif facts.get("gpu"):
         title = f"{facts['gpu']['chip']}, driver {facts['gpu']['driver']}, CUDA {facts['gpu']['torch_cuda']}"
-    shown = {head: key for head, key in COLUMNS.items() if any(line.get(key) is not None for line in report["rows"])}
-    table = Table(title=title)
-    for head in shown:
-        table.add_column(head)
-    for line in report["rows"]:
+    rows = [line | {"what": f"{line['name']}: {line['case']}", "limit": _limit(line)} for line in report["rows"]]
+    shown = {head: key for head, key in COLUMNS.items() if any(line.get(key) is not None for line in rows)}
+    table = Table(title=title, box=SIMPLE_HEAD)
+    for head, key in shown.items():
+        is_number = key not in ("what", "peer", "limit")
+        table.add_column(head, justify="right" if is_number else "left", no_wrap=is_number)
+    for line in rows:
         values = [line.get(key) for key in shown.values()]
         table.add_row(*("-" if value is None else str(value) for value in values))
     console.print(table)
+
+
+def _limit(line: dict[str, object]) -> str | None:
+    """The one percentage that a row is judged by."""
+    told = {"percent_of_copy": "of copy", "percent_of_read": "of read", "percent_of_floor": "of floor",
+            "percent_added": "added"}
+    return next((f"{line[key]} % {word}" for key, word in told.items() if line.get(key) is not None), None)
