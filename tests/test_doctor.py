@@ -242,6 +242,14 @@ def test_a_weak_drafter_is_a_note_and_no_fault():
     assert ids(findings) == ["weak-drafter"] and accusations(findings) == []
 
 
+def test_stale_rows_of_a_round_without_a_witness():
+    """Rounds 16 and 24 have one, those before them none: what comes from there is no state of any forward on record."""
+    loop = dataclasses.replace(small_loop(5, 1), lucky=None, new_tokens=40)
+    events, stats = loop.run(FAULTS["extend buffer one round late"].build)
+    assert stats.rounds > 24
+    assert [finding.id for finding in diagnose_trace(events) if finding.severity != "note"] == ["stale-features"]
+
+
 def test_rounds_that_fall_after_the_first():
     with trace.recording() as recorder:
         for _ in range(10):

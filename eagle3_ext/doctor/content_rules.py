@@ -23,6 +23,9 @@ def contents(trace: Trace) -> list[Finding]:
     return findings + _compared(trace, full)
 
 
+_UNDECIDED = "states of no forward, in a round after one that has no witness"
+
+
 def _zero(events: list[Event], trace: Trace) -> list[str]:
     """Which states are zero in most rows of one phase's events: a long prompt must not outvote a decode of zeros."""
     all_norms = [norms for event in events for norms in event["norms"] if len(norms) > 1]
@@ -61,6 +64,9 @@ def _compared(trace: Trace, full: list[Event]) -> list[Finding]:
             if _is_row(rows[row], states, trace):
                 continue
             kind, words, example = _explain(trace, event, row, states)
+            text, round_, sequence = key_of(event)
+            if kind == "unknown-states" and (text, round_ - 1, sequence) not in trace.witness:
+                kind = _UNDECIDED
             kinds[kind][words] += 1
             examples.setdefault(words, example)
             wrong = True
@@ -69,6 +75,10 @@ def _compared(trace: Trace, full: list[Event]) -> list[Finding]:
         if wrong:
             bad_events.append(event)
             capture_wrong += _capture_is_wrong(trace, event)
+    # Later rounds have a witness each eighth only: where other rows are stale, these are of the round before.
+    undecided = kinds.pop(_UNDECIDED, Counter())
+    if undecided:
+        kinds["stale-features" if "stale-features" in kinds else "unknown-states"] += undecided
     total = sum(count for words in kinds.values() for count in words.values())
     findings = []
     for kind, words in sorted(kinds.items(), key=lambda item: -sum(item[1].values())):
