@@ -227,7 +227,8 @@ class Drafter:
     def draft(self, num_tokens: int) -> DraftTokens:
         """Drafts `num_tokens` tokens for every sequence of the last extend; greedy. The next draft reuses the tensors.
 
-        Raises ValueError without a fresh extend (twice in a row, after a reset or truncate) or past max_length.
+        Raises ValueError without a fresh extend (twice in a row, after a reset or truncate) or past max_length; on a
+        GPU, whose lengths nobody reads, a sequence that is full ends its draft early instead (-1, as with NaN logits).
         """
         self._native.claim_draft(num_tokens)
         if self._graphs is None:

@@ -54,38 +54,37 @@ class TrainableDrafter(nn.Module):
     @torch.no_grad()
     def initialize(self, target, target_ids: Tensor) -> None:
         """Starts from the target: its head rows and final norm, small noise elsewhere, fc passing the last state on."""
-        self.d2t.copy_(target_ids - torch.arange(len(target_ids)))
-        self.t2d[target_ids] = True
         for name, parameter in self.named_parameters():
             if parameter.ndim == 2:
                 parameter.normal_(0, 0.01 if "o_proj" in name or "down_proj" in name else 0.02)
         hidden = self.norm.weight.shape[0]
         self.fc.weight[:, -hidden:] += torch.eye(hidden)
-        self.lm_head.weight.copy_(target.lm_head.weight[target_ids])
         self.norm.weight.copy_(target.model.norm.weight)
+        self._set_vocabulary(target_ids, target.lm_head.weight[target_ids])
 
     @torch.no_grad()
     def widen(self, target, target_ids: Tensor) -> None:
         """Adds the `target_ids` [Vd] that the draft vocabulary lacks, with the target's head rows; none may go missing."""
         known = self.target_ids
         assert self.t2d[target_ids].sum() == len(known), "a wider vocabulary keeps the tokens of the narrower one"
-        head = nn.Linear(self.norm.weight.shape[0], len(target_ids), bias=False)
-        head.weight.copy_(target.lm_head.weight[target_ids])
-        head.weight[torch.searchsorted(target_ids, known)] = self.lm_head.weight
-        self.lm_head = head
-        self.d2t = target_ids - torch.arange(len(target_ids))
-        self.t2d[target_ids] = True
+        head = target.lm_head.weight[target_ids]
+        head[torch.searchsorted(target_ids, known)] = self.lm_head.weight
+        self._set_vocabulary(target_ids, head)
 
     @torch.no_grad()
     def narrow(self, target_ids: Tensor) -> None:
         """Drops all of the draft vocabulary but `target_ids` [Vd], ascending, which it must have."""
         assert self.t2d[target_ids].all(), "a narrower vocabulary has no tokens of its own"
-        kept = self.lm_head.weight[torch.searchsorted(self.target_ids, target_ids)]
-        self.lm_head = nn.Linear(kept.shape[1], kept.shape[0], bias=False)
-        self.lm_head.weight.copy_(kept)
+        self._set_vocabulary(target_ids, self.lm_head.weight[torch.searchsorted(self.target_ids, target_ids)])
+
+    @torch.no_grad()
+    def _set_vocabulary(self, target_ids: Tensor, head: Tensor) -> None:
+        """The draft vocabulary becomes `target_ids` [Vd], ascending, with these rows of the head, [Vd, h]."""
         self.d2t = target_ids - torch.arange(len(target_ids))
         self.t2d.zero_()
         self.t2d[target_ids] = True
+        self.lm_head = nn.Linear(head.shape[1], head.shape[0], bias=False)
+        self.lm_head.weight.copy_(head)
 
     @property
     def target_ids(self) -> Tensor:
