@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+import itertools
+import random
+import string
 import sys
 from pathlib import Path
 
@@ -110,12 +113,16 @@ def test_demo_prompts_are_not_training_prompts(monkeypatch):
     monkeypatch.syspath_prepend(str(Path(__file__).parents[1] / "tools"))
     prompts = pytest.importorskip("training.prompts")
     assert len(set(PROMPTS)) == len(PROMPTS) == 24
-    made = {
-        template.format(t=topic, u=other)
-        for template in prompts.TEMPLATE_LIST
-        for topic in prompts.TOPIC_LIST
-        for other in (prompts.TOPIC_LIST if "{u}" in template else ("",))
-    }
+    choices = {"topic": prompts.TOPIC_LIST, "other": prompts.TOPIC_LIST, **prompts.SLOT_LISTS}
+    made = set()
+    for template in prompts.TEMPLATE_LIST:
+        slots = {slot for _, slot, _, _ in string.Formatter().parse(template) if slot}
+        for filling in itertools.product(*(choices[slot] for slot in slots)):
+            made.add(template.format(**dict(zip(slots, filling))))
     assert made.isdisjoint(PROMPTS)
     assert set(prompts.STARTER_LIST).isdisjoint(PROMPTS)
+    rng = random.Random(0)
+    turns = [prompts.sample_user_turn(rng) for _ in range(500)]
+    assert all(text in made for text, complete in turns if complete)
+    assert {text for text, complete in turns if not complete} <= {*prompts.STARTER_LIST, ""}
     sys.modules.pop("training.prompts", None)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import random
 import subprocess
 import sys
 from pathlib import Path
@@ -30,9 +31,9 @@ def training():
     """tools/training, importable for these tests alone."""
     sys.path.insert(0, str(TOOLS))
     try:
-        from training import data, model, progress, train
+        from training import data, generate, model, progress, train
 
-        yield SimpleNamespace(data=data, model=model, progress=progress, train=train)
+        yield SimpleNamespace(data=data, generate=generate, model=model, progress=progress, train=train)
     finally:
         sys.path.remove(str(TOOLS))
         for name in [name for name in sys.modules if name.partition(".")[0] == "training"]:
@@ -71,6 +72,33 @@ def test_its_chains_are_the_packages_drafter(training, tmp_path):
         drafted.append(int(drafter.target_ids[logits.argmax()]))
         embeddings = torch.cat([embeddings[:, 1:], embedding[drafted[-1]][None, None]], 1)
     assert drafted == expected
+
+
+@torch.no_grad()
+def test_draft_steps_may_leave_out_the_first_rows(training):
+    """What is left comes out as with them."""
+    drafter = make_drafter(training, torch.arange(3, 97, 2))
+    features, embeddings = torch.randn(2, 9, 144), torch.randn(2, 9, 48)
+    whole_cache, cut_cache = [], []
+    whole = drafter.step(embeddings, drafter.fc(features), whole_cache)
+    cut = drafter.step(embeddings, drafter.fc(features), cut_cache)[:, 4:]
+    for _ in range(2):
+        whole = drafter.step(embeddings, whole, whole_cache)
+        cut = drafter.step(embeddings[:, 4:], cut, cut_cache)
+        torch.testing.assert_close(cut, whole[:, 4:])
+
+
+def test_a_batch_holds_chats_of_one_length(training, tmp_path):
+    """Every chat once an epoch, but for those that fill no batch and the validation's."""
+    for index, (rows, length) in enumerate(((30, 8), (7, 12), (2, 10))):
+        training.generate.Chats.empty(rows, length, 48).save(tmp_path / f"{index:02d}-0000.safetensors")
+    shards = training.data.ShardSet(tmp_path)
+    batches = shards.batches(3, random.Random(0))
+    assert batches != shards.batches(3, random.Random(1))
+    shapes = sorted(tuple(shards.batch(rows).tokens.shape) for rows in batches)
+    assert shapes == [(2, 10), (3, 8), (3, 8), (3, 12), (3, 12)]
+    seen = [row for rows in batches for row in rows]
+    assert len(set(seen)) == len(seen) == 14 and min(seen) >= training.data.VALIDATION_ROWS
 
 
 def test_a_wider_vocabulary_keeps_what_was_learned(training):

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import random
+from collections import defaultdict
 from collections.abc import Sequence
 from pathlib import Path
 
@@ -30,6 +32,7 @@ class ShardSet:
         self._folder = folder
         self._files: dict[Path, object] = {}
         self._rows: list[tuple[Path, int]] = []
+        self._lengths: list[int] = []
         self.refresh()
         if len(self._rows) <= VALIDATION_ROWS:
             raise FileNotFoundError(f"{folder} has {len(self._rows)} chats, more than {VALIDATION_ROWS} are needed")
@@ -38,13 +41,31 @@ class ShardSet:
         for path in sorted(self._folder.glob("*.safetensors")):
             if path not in self._files:
                 self._files[path] = safe_open(path, framework="pt")
-                rows = self._files[path].get_slice("tokens").get_shape()[0]
+                rows, length = self._files[path].get_slice("tokens").get_shape()
                 self._rows += [(path, row) for row in range(rows)]
+                self._lengths += [length] * rows
 
     def __len__(self) -> int:
         return len(self._rows)
 
+    def batches(self, size: int, rng: random.Random) -> list[list[int]]:
+        """One epoch: the row numbers of batches of `size` chats of one length, in random order.
+
+        Chats that fill no batch wait for another epoch; a length with fewer than `size` chats is one batch.
+        """
+        of_length = defaultdict(list)
+        for row in range(VALIDATION_ROWS, len(self)):
+            of_length[self._lengths[row]].append(row)
+        batches = []
+        for rows in of_length.values():
+            rng.shuffle(rows)
+            count = min(size, len(rows))
+            batches += [rows[first : first + count] for first in range(0, len(rows) - count + 1, count)]
+        rng.shuffle(batches)
+        return batches
+
     def batch(self, rows: list[int]) -> Chats:
+        """The chats with these numbers, which have one length."""
         picked: dict[str, list[torch.Tensor]] = {}
         for path, row in (self._rows[index] for index in rows):
             for name in self._files[path].keys():

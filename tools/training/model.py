@@ -98,13 +98,15 @@ class TrainableDrafter(nn.Module):
         """Step j = len(cache) of every chain: row t stands at position t + j. `embeddings`, `hidden` and result [B, T, h].
 
         Row t of step j sees the step-0 keys of rows <= t, made from the target's features, and of the later steps only
-        its own: exactly what the cache holds when row t is where drafting starts.
+        its own: exactly what the cache holds when row t is where drafting starts. Steps after the first may leave out the
+        first rows, all of them the same: then T is less.
         """
         batch, rows, _ = hidden.shape
         layer, attention, j = self.midlayer, self.midlayer.self_attn, len(cache)
+        first_row = cache[0][0].shape[2] - rows if cache else 0
         x = torch.cat([layer.input_layernorm(embeddings), layer.hidden_norm(hidden)], -1)
-        query = self._rotate(self._split(attention.q_proj(x), self.heads), j)
-        key = self._rotate(self._split(attention.k_proj(x), self.kv_heads), j)
+        query = self._rotate(self._split(attention.q_proj(x), self.heads), first_row + j)
+        key = self._rotate(self._split(attention.k_proj(x), self.kv_heads), first_row + j)
         value = self._split(attention.v_proj(x), self.kv_heads)
         group = self.heads // self.kv_heads
         cache.append((key.repeat_interleave(group, 1), value.repeat_interleave(group, 1)))
@@ -127,15 +129,15 @@ class TrainableDrafter(nn.Module):
         (keys, values), own = cache[0], cache[1:]
         if not own:
             return F.scaled_dot_product_attention(query, keys, values, is_causal=True)
-        rows = query.shape[2]
+        rows, first_rows = query.shape[2], keys.shape[2]
         query = query / math.sqrt(self.head_dim)
-        future = torch.full((rows, rows), -torch.inf).triu(1)
+        future = torch.full((rows, first_rows), -torch.inf).triu(1 + first_rows - rows)
         scores = [query @ keys.transpose(-1, -2) + future]
         scores += [(query * key).sum(-1, keepdim=True) for key, _ in own]
         weights = torch.cat(scores, -1).softmax(-1)
-        mixed = weights[..., :rows] @ values
+        mixed = weights[..., :first_rows] @ values
         for index, (_, value) in enumerate(own):
-            mixed = mixed + weights[..., rows + index, None] * value
+            mixed = mixed + weights[..., first_rows + index, None] * value
         return mixed
 
     def save(self, folder: Path) -> None:

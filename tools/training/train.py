@@ -75,10 +75,7 @@ class Trainer:
         """Row numbers of each batch; every epoch starts by looking for new shards."""
         for self._epoch in itertools.count(self._epoch):
             self.shards.refresh()
-            rows = list(range(VALIDATION_ROWS, len(self.shards)))
-            random.Random(f"{self._epoch} {self.step_count}").shuffle(rows)
-            size = min(self.settings.batch_rows, len(rows))
-            yield from (rows[first : first + size] for first in range(0, len(rows) - size + 1, size))
+            yield from self.shards.batches(self.settings.batch_rows, random.Random(f"{self._epoch} {self.step_count}"))
 
     def _rate_factor(self) -> float:
         left = 1 - self.step_count / self.settings.steps
@@ -145,20 +142,24 @@ class Trainer:
     def _chains(self, chats: Chats, usable: Tensor) -> Iterator[tuple[Tensor, Tensor]]:
         """Per draft step: hidden [m, h] and int64 [m], which of the usable positions each row should imitate.
 
-        Row t of step j reads token t+1+j and predicts the target's distribution at position t+1+j.
+        Row t of step j reads token t+1+j and predicts the target's distribution at position t+1+j. Steps after the first
+        begin at the batch's first row that predicts something: prompts are a quarter of the text.
         """
         drafter, length = self.drafter, chats.tokens.shape[1]
-        rows = length - 1
         embeddings = F.embedding(chats.tokens.long(), self._embeddings)
         numbers = usable.flatten().cumsum(0).view_as(usable) - 1
-        hidden = drafter.fc(chats.features.float())[:, :rows]
+        hidden = drafter.fc(chats.features.float())[:, : length - 1]
         cache: list[tuple[Tensor, Tensor]] = []
+        first_row, answered = 0, usable.any(0).nonzero()
         for j in range(self.settings.draft_steps):
-            shifted = F.pad(embeddings[:, 1 + j :], (0, 0, 0, j))
+            shifted = F.pad(embeddings[:, first_row + 1 + j :], (0, 0, 0, j))
             hidden = drafter.step(shifted, hidden, cache)
-            seen = slice(1 + j, length - 1)
+            seen = slice(first_row + 1 + j, length - 1)
             picked = usable[:, seen]
-            yield hidden[:, : rows - 1 - j][picked], numbers[:, seen][picked]
+            yield hidden[:, : picked.shape[1]][picked], numbers[:, seen][picked]
+            if j == 0 and len(answered):
+                first_row = max(0, int(answered[0]) - self.settings.draft_steps)
+                hidden = hidden[:, first_row:]
 
     def save(self) -> None:
         state = {
