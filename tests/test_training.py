@@ -101,6 +101,31 @@ def test_a_batch_holds_chats_of_one_length(training, tmp_path):
     assert len(set(seen)) == len(seen) == 14 and min(seen) >= training.data.VALIDATION_ROWS
 
 
+def test_validation_chats_stay_the_same_when_training_goes_on(training, tmp_path):
+    """Also when a shard that sorts before theirs has come meanwhile, and when there are less than usual."""
+
+    def write(name: str, rows: int) -> None:
+        chats = training.generate.Chats.empty(rows, 8, 48)
+        chats.tokens[:] = int(name[:2])
+        chats.save(tmp_path / name)
+
+    write("01-0000.safetensors", 9)
+    with pytest.raises(FileNotFoundError, match="has 9 chats"):
+        training.data.ShardSet(tmp_path)
+    write("02-0000.safetensors", 5)
+    shards = training.data.ShardSet(tmp_path)
+    before = shards.batch(shards.validation_rows).tokens
+    assert len(before) == 9
+    write("00-0000.safetensors", 30)
+    resumed = training.data.ShardSet(tmp_path)
+    resumed.validate_on(shards.validation_shard)
+    assert torch.equal(resumed.batch(resumed.validation_rows).tokens, before)
+    seen = torch.cat([resumed.batch(rows).tokens for rows in resumed.batches(5, random.Random(0))])
+    assert len(seen) == 35 and not (seen == before[0, 0]).any()
+    with pytest.raises(FileNotFoundError, match="03-0000.safetensors is missing"):
+        resumed.validate_on("03-0000.safetensors")
+
+
 def test_a_wider_vocabulary_keeps_what_was_learned(training):
     narrow = torch.arange(3, 97, 2)
     drafter, target = make_drafter(training, narrow), make_target()

@@ -15,7 +15,7 @@ from .generate import Chats
 
 Text = tuple[torch.Tensor, torch.Tensor]  # token ids and answer mask, int32 [N, L]
 
-VALIDATION_ROWS = 24  # the first rows of the first shard, never trained on
+VALIDATION_ROWS = 24  # the first rows of one shard, never trained on
 
 
 def load_text(file: Path) -> Text:
@@ -26,16 +26,28 @@ def load_text(file: Path) -> Text:
 
 
 class ShardSet:
-    """All rows of all shards in a folder, numbered in the order the shards were found."""
+    """All rows of all shards in a folder, numbered in the order the shards were found.
+
+    Attributes:
+        validation_shard: name of the shard whose first rows are kept from training, at first the first one.
+    """
 
     def __init__(self, folder: Path):
+        """Raises FileNotFoundError when there is nothing to train on."""
         self._folder = folder
         self._files: dict[Path, object] = {}
         self._rows: list[tuple[Path, int]] = []
         self._lengths: list[int] = []
         self.refresh()
-        if len(self._rows) <= VALIDATION_ROWS:
-            raise FileNotFoundError(f"{folder} has {len(self._rows)} chats, more than {VALIDATION_ROWS} are needed")
+        self.validation_shard = self._rows[0][0].name if self._rows else ""
+        if not self._training_rows():
+            raise FileNotFoundError(f"{folder} has {len(self)} chats, more than {VALIDATION_ROWS} are needed")
+
+    def validate_on(self, shard: str) -> None:
+        """Keeps this shard's first rows instead: a resumed training's, which later shards may sort before."""
+        self.validation_shard = shard
+        if not self.validation_rows:
+            raise FileNotFoundError(f"{self._folder / shard} is missing: the training was validated on it")
 
     def refresh(self) -> None:
         for path in sorted(self._folder.glob("*.safetensors")):
@@ -48,13 +60,23 @@ class ShardSet:
     def __len__(self) -> int:
         return len(self._rows)
 
+    @property
+    def validation_rows(self) -> list[int]:
+        """Numbers of the rows that are kept from training; they have one length."""
+        rows = [row for row, (path, _) in enumerate(self._rows) if path.name == self.validation_shard]
+        return rows[:VALIDATION_ROWS]
+
+    def _training_rows(self) -> list[int]:
+        kept = set(self.validation_rows)
+        return [row for row in range(len(self)) if row not in kept]
+
     def batches(self, size: int, rng: random.Random) -> list[list[int]]:
         """One epoch: the row numbers of batches of `size` chats of one length, in random order.
 
         Chats that fill no batch wait for another epoch; a length with fewer than `size` chats is one batch.
         """
         of_length = defaultdict(list)
-        for row in range(VALIDATION_ROWS, len(self)):
+        for row in self._training_rows():
             of_length[self._lengths[row]].append(row)
         batches = []
         for rows in of_length.values():

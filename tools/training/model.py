@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import math
+import os
 from pathlib import Path
 
 import torch
@@ -141,15 +142,21 @@ class TrainableDrafter(nn.Module):
         return mixed
 
     def save(self, folder: Path) -> None:
-        """Writes config.json and model.safetensors (bf16) as SpecForge does and SGLang reads."""
+        """Writes config.json and model.safetensors (bf16) as SpecForge does and SGLang reads.
+
+        Both are complete before they take the place of older ones.
+        """
         folder.mkdir(parents=True, exist_ok=True)
         tensors = {
             name: (tensor.bfloat16() if tensor.is_floating_point() else tensor).detach().clone().contiguous()
             for name, tensor in self.state_dict().items()
         }
-        save_file(tensors, folder / "model.safetensors", metadata={"format": "pt"})
-        (folder / "model.safetensors").chmod(0o644)  # safetensors makes it private
-        (folder / "config.json").write_text(json.dumps(self._config(), indent=2) + "\n")
+        partial = folder / "model.partial", folder / "config.partial"
+        save_file(tensors, partial[0], metadata={"format": "pt"})
+        partial[0].chmod(0o644)  # safetensors makes it private
+        partial[1].write_text(json.dumps(self._config(), indent=2) + "\n")
+        os.replace(partial[0], folder / "model.safetensors")
+        os.replace(partial[1], folder / "config.json")
 
     @classmethod
     def from_checkpoint(cls, target_config, folder: Path) -> TrainableDrafter:

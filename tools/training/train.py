@@ -15,7 +15,7 @@ import torch.nn.functional as F
 from rich.console import Console
 from torch import Tensor
 
-from .data import VALIDATION_ROWS, ShardSet
+from .data import ShardSet
 from .generate import Chats
 from .model import TrainableDrafter
 from .optim import Muon
@@ -62,8 +62,8 @@ class Trainer:
                 loss = self._train_step(self.shards.batch(next(batches)))
                 advance(1)
                 if self.step_count % settings.report_steps == 0 or self.step_count == settings.steps:
-                    console.print(f"train: {self.describe()}, loss {loss:.3f}, {self._agreement_text()}", soft_wrap=True)
                     self.save()
+                    console.print(f"train: {self.describe()}, loss {loss:.3f}, {self._agreement_text()}", soft_wrap=True)
 
     def describe(self) -> str:
         return f"step {self.step_count} of {self.settings.steps}, {len(self.shards)} chats, epoch {self._epoch}"
@@ -125,7 +125,7 @@ class Trainer:
     @torch.no_grad()
     def validate(self) -> list[float]:
         """Share of answer positions where the drafter's first choice is the target's, for each draft step."""
-        chats = self.shards.batch(list(range(VALIDATION_ROWS)))
+        chats = self.shards.batch(self.shards.validation_rows)
         usable, shares = self._usable(chats), []
         greedy = chats.greedy[usable].long()
         for step, (hidden, rows) in enumerate(self._chains(chats, usable)):
@@ -167,6 +167,7 @@ class Trainer:
             "optimizers": [optimizer.state_dict() for optimizer in self._optimizers],
             "step_count": self.step_count,
             "epoch": self._epoch,
+            "validation_shard": self.shards.validation_shard,
         }
         partial = self._state_file.with_suffix(".partial")
         torch.save(state, partial)
@@ -178,3 +179,4 @@ class Trainer:
         for optimizer, saved in zip(self._optimizers, state["optimizers"], strict=True):
             optimizer.load_state_dict(saved)
         self.step_count, self._epoch = state["step_count"], state["epoch"]
+        self.shards.validate_on(state["validation_shard"])
