@@ -1,9 +1,12 @@
 // The Python module `_C`: the native drafter and the CPU level. Ops are not here; they register with the dispatcher.
+#include <ATen/core/grad_mode.h>
+#include <c10/core/InferenceMode.h>
 #include <pybind11/stl.h>
 #include <torch/csrc/utils/pybind.h>
 
 #include "cpu/dispatch.h"
 #include "drafter/drafter.h"
+#include "ops/linear.h"
 
 namespace py = pybind11;
 
@@ -11,7 +14,14 @@ namespace {
 
 using eagle3::Drafter;
 using eagle3::DrafterSizes;
-using NoGil = py::call_guard<py::gil_scoped_release>;
+
+// The drafter's buffers outlive the call, and tensors born in inference mode could not be written outside of it.
+struct NormalMode {
+  const c10::InferenceMode inference{false};
+  const at::NoGradGuard no_grad;  // after it: leaving inference mode turns gradients on
+};
+
+using Guards = py::call_guard<py::gil_scoped_release, NormalMode>;
 
 eagle3::FeatureNorm feature_norm(const std::string& name) {
   if (name == "none") return eagle3::FeatureNorm::kNone;
@@ -61,7 +71,8 @@ DrafterSizes sizes_of(const py::object& config) {
   return sizes;
 }
 
-// TORCH_CHECK_VALUE and TORCH_CHECK_INDEX become ValueError and IndexError, without the C++ backtrace.
+// TORCH_CHECK_VALUE and TORCH_CHECK_INDEX become ValueError and IndexError, a full GPU torch.OutOfMemoryError, without the
+// C++ backtrace.
 void translate(std::exception_ptr error) {
   try {
     if (error) std::rethrow_exception(error);
@@ -69,6 +80,8 @@ void translate(std::exception_ptr error) {
     PyErr_SetString(PyExc_ValueError, value.what_without_backtrace());
   } catch (const c10::IndexError& index) {
     PyErr_SetString(PyExc_IndexError, index.what_without_backtrace());
+  } catch (const c10::OutOfMemoryError& memory) {
+    PyErr_SetString(py::module_::import("torch").attr("OutOfMemoryError").ptr(), memory.what_without_backtrace());
   } catch (const c10::Error& other) {
     PyErr_SetString(PyExc_RuntimeError, other.what_without_backtrace());
   }
@@ -80,19 +93,22 @@ void bind(py::module_& m) {
       "cpu_level", [] { return std::string(eagle3::cpu::level_name()); },
       "The instruction set the CPU kernels use: plain, avx2, avx512 or avx512_bf16.");
 
+  m.attr("SKINNY_ROWS") = eagle3::kSkinnyRows;
+
   py::class_<Drafter>(m, "Drafter", py::module_local())
       .def(py::init([](const py::object& config, const eagle3::WeightsByName& weights, int64_t max_batch,
                        int64_t max_length) {
              return std::make_unique<Drafter>(sizes_of(config), weights, max_batch, max_length);
            }),
-           py::arg("config"), py::arg("weights"), py::arg("max_batch"), py::arg("max_length"))
+           py::arg("config"), py::arg("weights"), py::arg("max_batch"), py::arg("max_length"),
+           py::call_guard<NormalMode>())
       .def(
           "extend",
           [](Drafter& drafter, at::Tensor features, at::Tensor tokens, at::Tensor positions, at::Tensor row_offsets,
              std::optional<at::Tensor> sequences, std::optional<at::Tensor> token_embeddings) {
             drafter.extend({features, tokens, positions, row_offsets, sequences, token_embeddings});
           },
-          NoGil())
+          Guards())
       .def("claim_draft", &Drafter::claim_draft)
       .def(
           "run_draft",
@@ -100,11 +116,11 @@ void bind(py::module_& m) {
             eagle3::DraftTokens draft = drafter.run_draft(num_tokens);
             return std::make_tuple(draft.tokens, draft.lengths, draft.log_probs);
           },
-          NoGil())
+          Guards())
       .def_property_readonly("batch", &Drafter::batch)
-      .def("reset", &Drafter::reset)
-      .def("truncate", &Drafter::truncate)
-      .def_property_readonly("lengths", &Drafter::lengths)
+      .def("reset", &Drafter::reset, Guards())
+      .def("truncate", &Drafter::truncate, Guards())
+      .def_property_readonly("lengths", py::cpp_function(&Drafter::lengths, Guards()))
       .def_property_readonly("last_s", &Drafter::last_s)
       .def_property_readonly("last_y", &Drafter::last_y)
       .def_property_readonly("last_logits", &Drafter::last_logits);

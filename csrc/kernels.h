@@ -198,7 +198,7 @@ struct DrafterState {
   int64_t* lengths;    // [max_batch] committed rows
   int64_t* extended;   // [B] the sequences of the last extend in its order; -1: it brought no rows
   int64_t* positions;  // [B] of the last extended row
-  int64_t max_batch, capacity;
+  int64_t max_batch, capacity, max_position;
 };
 
 // A chunk of an extend: rows first_row .. + num_rows of those that row_offsets [B+1] shares out among sequences [B].

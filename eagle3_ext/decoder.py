@@ -50,6 +50,7 @@ class _Run:
         self.target = target
         self.stats = DecodeStats()
         self.finish_reason: FinishReason | None = None
+        self.caches: tuple[int, ...] = ()  # see SpeculativeDecoder._caches
         self._started = time.perf_counter()
 
     def keep(self, tokens: Sequence[int]) -> list[int]:
@@ -102,7 +103,8 @@ class SpeculativeDecoder:
 
     def __init__(self, target: Target | torch.nn.Module, drafter: Drafter, num_speculative_tokens: int = 4):
         """
-        Raises ValueError for a target that captures another plan or lives in another dtype or on another device.
+        Raises ValueError for a target that captures another plan or lives in another dtype or on another device, and for
+        more drafts than a row-invariant target can verify without rounding differently from plain decoding.
 
         Args:
             target: a `Target` that captures `drafter.plan`, or a transformers causal LM (wrapped in bit-stable mode).
@@ -120,6 +122,12 @@ class SpeculativeDecoder:
             theirs, ours = getattr(self.target, name, None), getattr(drafter, name, None)
             if theirs is not None and ours is not None and theirs != ours:
                 raise ValueError(f"the target's {name} is {theirs}, the drafter's {ours}; they exchange tensors uncast")
+        most_rows = getattr(self.target, "max_verify_rows", None)
+        if most_rows is not None and num_speculative_tokens >= most_rows:
+            raise ValueError(
+                f"num_speculative_tokens is {num_speculative_tokens}; a row-invariant target verifies at most {most_rows} "
+                f"tokens, so at most {most_rows - 1} drafts"
+            )
         self.drafter = drafter
         self.num_speculative_tokens = num_speculative_tokens
         self.stats = DecodeStats()
@@ -146,8 +154,8 @@ class SpeculativeDecoder:
     ) -> Iterator[int]:
         """Like `generate`, token by token: a round's tokens come together. `self.stats` counts along.
 
-        Raises RuntimeError when it is resumed after another text was started on this decoder, ValueError for a prompt
-        that does not fit both caches, IndexError for a token outside the target's vocabulary.
+        Raises RuntimeError when it is resumed after another text was started on this decoder, its target or its drafter,
+        ValueError for a prompt that does not fit both caches, IndexError for a token outside the target's vocabulary.
         """
         run = _Run(self.target, max_new_tokens, eos_token_ids)
         self.stats = run.stats
@@ -158,11 +166,13 @@ class SpeculativeDecoder:
         if trace.active is not None:
             trace.active.begin_text()
         newest = _argmax(self.target.prefill(prompt))
+        run.caches = self._caches()
         kept = run.keep(newest.tolist())
         yield from run.emit(kept)
         if run.finish_reason is None:
             self._check_current(run)
             self._extend_prompt(prompt, newest)
+            run.caches = self._caches()
         while run.finish_reason is None:
             self._check_current(run)
             drafted, accept_lengths, emitted = self._draft_and_verify(newest)
@@ -176,10 +186,16 @@ class SpeculativeDecoder:
             yield from run.emit(kept)
         self._finish_reason = run.finish_reason
 
+    def _caches(self) -> tuple[int, ...]:
+        """Whose text the caches hold: other numbers than before, and they are another's."""
+        return id(self.stats), getattr(self.target, "prefills", 0), getattr(self.drafter, "resets", 0)
+
     def _check_current(self, run: _Run) -> None:
-        """After every yield: if another text has been started meanwhile, the caches are that text's."""
-        if self.stats is not run.stats:
-            raise RuntimeError("another text was started on this decoder; it decodes one text at a time")
+        """After every yield, in which anything may have happened to the caches."""
+        if self._caches() != run.caches:
+            raise RuntimeError(
+                "another text was started on this decoder, its target or its drafter; each holds one text at a time"
+            )
 
     def _extend_prompt(self, prompt: torch.Tensor, first: torch.Tensor) -> None:
         """Row t pairs the features of position t with the token of position t + 1, the last with the first sampled."""

@@ -20,11 +20,11 @@ from .native_form import native_weights
 from .plan import CapturePlan, resolve_plan
 from .rope import flat_positions
 from .sharing import shared_table
+from .text_config import DEFAULT_MAX_LENGTH, default_max_length, text_config_of
 
 if TYPE_CHECKING:
     from transformers import PreTrainedModel
 
-DEFAULT_MAX_LENGTH = 4096
 DTYPES = (torch.float32, torch.bfloat16, torch.float16)
 
 
@@ -35,7 +35,7 @@ class DraftTokens:
     Attributes:
         tokens: int64 [B, D] target ids; -1 where nothing was drafted.
         lengths: int64 [B], how many tokens each row holds: 0 for a sequence whose last extend was empty, less than D
-            where the logits turned to NaN.
+            where the logits turned to NaN or, on a GPU, the sequence is full.
         log_probs: float32 [B, D], the log-probability of each token among the draft vocabulary; 0 where nothing was.
     """
 
@@ -91,6 +91,7 @@ class Drafter:
         native = native_weights(config, weights, max_length)
         native["cos_sin"] = native["cos_sin"].to(self.device)
         self._native = _C.Drafter(config, native, max_batch, max_length)
+        self.resets = 0
         self._graphs = DraftGraphs(self._native.run_draft, self.device) if cuda_graphs else None
 
     @classmethod
@@ -147,7 +148,7 @@ class Drafter:
             ValueError: a device or dtype the kernels do not have.
         """
         config = checkpoint.config
-        target = model.config.get_text_config()
+        target = text_config_of(model)
         plan = resolve_plan(
             config, target.num_hidden_layers, target.hidden_size, boundaries, checkpoint.provenance
         )
@@ -177,7 +178,7 @@ class Drafter:
             for name, weight in weights.items()
         }
         if max_length is None:
-            max_length = min(target.max_position_embeddings, DEFAULT_MAX_LENGTH)
+            max_length = default_max_length(target)
         return cls(config, weights, plan, max_batch=max_batch, max_length=max_length, cuda_graphs=cuda_graphs)
 
     def extend(
@@ -193,7 +194,7 @@ class Drafter:
 
         Row t pairs the features of position t with the token of position t + 1. Entries that draft steps left behind
         are overwritten. A refused call changes nothing. On a GPU index values are not read, because that would wait for
-        the stream: bad ones write nothing outside their sequence, and rows past max_length are dropped.
+        the stream: bad ones write nothing outside their sequence, and one that would outgrow max_length stays as it was.
 
         Args:
             features: [m, K*H], in the drafter's dtype. Nothing else is ever fused.
@@ -243,6 +244,7 @@ class Drafter:
         """Forgets these sequences (all if None), so that the next extend starts them anew."""
         if trace.active is not None:
             trace.active.reset()
+        self.resets += 1
         self._native.reset(None if sequences is None else [int(sequence) for sequence in sequences])
 
     def truncate(self, sequence: int, length: int) -> None:

@@ -10,6 +10,7 @@ import torch
 from .doctor import trace
 from .errors import BoundaryError, FeatureWidthError
 from .plan import CapturePlan, boundary_name
+from .text_config import text_config_of
 
 
 class Features:
@@ -180,17 +181,20 @@ class CaptureHooks:
 
 
 @contextmanager
-def capture(model: torch.nn.Module, plan: CapturePlan, *, append: bool = False) -> Iterator[Features]:
+def capture(
+    model: torch.nn.Module, plan: CapturePlan, *, device: torch.device | str | None = None, append: bool = False
+) -> Iterator[Features]:
     """Captures the plan's states of every forward of `model` inside the block into one packed buffer.
 
-    `model` is any transformers causal LM. The features stay readable after the block. See `Features`, `CaptureHooks`.
+    `model` is any transformers causal LM. `device` is where the features go, for a model whose layers lie on several: the
+    drafter's. The features stay readable after the block. See `Features`, `CaptureHooks`.
     """
-    with CaptureHooks(model, plan).attach(Features(plan, append=append)) as features:
+    with CaptureHooks(model, plan).attach(Features(plan, device=device, append=append)) as features:
         yield features
 
 
 def _find_decoder(model: torch.nn.Module) -> tuple[torch.nn.Module, torch.nn.ModuleList]:
-    text_config = model.config.get_text_config(decoder=True)
+    text_config = text_config_of(model)
     root = model.get_decoder() if hasattr(model, "get_decoder") else model
     lists = {name: module for name, module in root.named_modules() if isinstance(module, torch.nn.ModuleList)}
     fitting = [name for name, module in lists.items() if len(module) == text_config.num_hidden_layers]

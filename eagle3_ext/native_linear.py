@@ -12,8 +12,10 @@ from types import TracebackType
 
 import torch
 
+from . import _C
+
 # Up to this many rows the op is row-invariant by contract; more are a GEMM, whose rounding may depend on their number.
-SKINNY_ROWS = 8
+SKINNY_ROWS: int = _C.SKINNY_ROWS
 # Forwards up to this size may be verifications and are computed in blocks of SKINNY_ROWS. Larger ones are prefills,
 # which plain and speculative decoding run with identical shapes: they need no invariance and get the GEMM.
 MAX_INVARIANT_ROWS = 32
@@ -33,19 +35,30 @@ def native_linear(x: torch.Tensor, weight: torch.Tensor, bias: torch.Tensor | No
 class NativeLinears:
     """The model's linears, found once and switched as often as needed: `with linears: model(...)`.
 
-    Only the `forward` of plain `torch.nn.Linear` modules is replaced, on the instance and inside the block; subclasses
-    (quantised, adapters) keep their own. Weights are neither copied nor changed. Blocks may be nested; one model must
-    not be switched from two threads at once.
+    The `forward` of each is replaced, on the instance and inside the block. Weights are neither copied nor changed.
+    Blocks may be nested; one model must not be switched from two threads at once.
     """
 
     def __init__(self, model: torch.nn.Module):
-        """Raises ValueError when the model has no plain linear, or one that is not on the CPU."""
+        """Raises ValueError when the model has no plain linear, or one that is not on the CPU, or when its text decoder
+        multiplies by other weights as well (quantised linears, adapters, fused experts, GPT-2's Conv1D): what those
+        round to is theirs.
+        """
         modules = [module for module in model.modules() if type(module) is torch.nn.Linear]
         if not modules:
             raise ValueError(f"{type(model).__name__} has no torch.nn.Linear to replace")
         elsewhere = {str(module.weight.device) for module in modules if module.weight.device.type != "cpu"}
         if elsewhere:
             raise ValueError(f"native linears are for CPU models; weights found on {', '.join(sorted(elsewhere))}")
+        decoder = model.get_decoder() if hasattr(model, "get_decoder") else model
+        for prefix, module in decoder.named_modules():
+            if type(module) not in (torch.nn.Linear, torch.nn.Embedding):
+                for name, parameter in module.named_parameters(prefix, recurse=False):
+                    if parameter.dim() > 1:
+                        raise ValueError(
+                            f"{name} belongs to a {type(module).__name__}, not to a torch.nn.Linear: row-invariant "
+                            "linears cannot stand in for it. Use fp32, or row_invariant=False"
+                        )
         self._modules = [(vars(module), _forward_of(module)) for module in modules]
         self._saved: list[list] = []
 
@@ -62,11 +75,6 @@ class NativeLinears:
                 del attributes["forward"]
             else:
                 attributes["forward"] = previous
-
-
-def use_native_linears(model: torch.nn.Module) -> NativeLinears:
-    """`with use_native_linears(model): ...` runs every `torch.nn.Linear` of a CPU model row-invariantly."""
-    return NativeLinears(model)
 
 
 def _forward_of(module: torch.nn.Linear):

@@ -14,6 +14,7 @@ from .errors import BoundaryError
 from .features import capture
 from .plan import CapturePlan, boundaries_in_words, resolve_plan
 from .sharing import shared_table
+from .text_config import text_config_of
 
 if TYPE_CHECKING:
     from transformers import PreTrainedModel
@@ -99,7 +100,7 @@ def probe_boundaries(
         TypeError: a text is no sequence of integers.
         ValueError: a token id is outside the vocabulary of the target or the drafter.
     """
-    target = model.config.get_text_config()
+    target = text_config_of(model)
     layers = target.num_hidden_layers
     plan = resolve_plan(checkpoint.config, layers, target.hidden_size, boundaries, checkpoint.provenance)
     if plan.final_norm:

@@ -14,6 +14,7 @@ from typing import Iterator, NamedTuple
 import torch
 
 from .native_linear import MAX_INVARIANT_ROWS
+from .text_config import text_config_of
 
 NAME = "eagle3_row_invariant"
 
@@ -39,17 +40,19 @@ def _attend(
     scaling: float | None = None,
     **options,
 ) -> tuple[torch.Tensor, None]:
-    """transformers' attention interface: query [1, nq, rows, d], key, value [1, nkv, >= keys, d] -> [1, rows, nq, d]."""
+    """transformers' attention interface: query [1, nq, rows, d], key and value [1, nkv, >= keys, d or dv] -> [1, rows, nq, dv].
+    """
     from transformers.integrations.sdpa_attention import sdpa_attention_forward
 
     span = _span.get()
     if span is None:  # a prefill, which plain and speculative decoding run with identical shapes
         return sdpa_attention_forward(module, query, key, value, attention_mask, scaling=scaling, **options)
     _, heads, rows, dim = query.shape
+    value_dim = value.shape[-1]  # less than dim where keys carry a RoPE part of their own (DeepSeek)
     scale = dim**-0.5 if scaling is None else scaling
     q, k, v = (states[0].transpose(0, 1) for states in (query, key, value))
     out = torch.ops.eagle3_ext.draft_attention(q, k, v, *span, scale)
-    return out.view(1, rows, heads, dim), None
+    return out.view(1, rows, heads, value_dim), None
 
 
 class RowInvariantAttention:
@@ -57,7 +60,7 @@ class RowInvariantAttention:
 
     def __init__(self, model: torch.nn.Module, max_length: int):
         """Raises ValueError for a model whose layers are not all plain causal attention through transformers' sdpa."""
-        self._config = model.config.get_text_config(decoder=True)
+        self._config = text_config_of(model)
         used = self._config._attn_implementation
         advice = "; row-invariant attention cannot stand in for it. Use fp32, or row_invariant=False"
         if used not in ("sdpa", NAME):

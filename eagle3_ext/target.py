@@ -9,11 +9,10 @@ from typing import Literal, Protocol
 import torch
 
 from .features import CaptureHooks, Features
-from .native_linear import NativeLinears
+from .native_linear import MAX_INVARIANT_ROWS, NativeLinears
 from .plan import CapturePlan
 from .row_invariant_attention import RowInvariantAttention
-
-DEFAULT_MAX_LENGTH = 4096
+from .text_config import default_max_length, max_positions, text_config_of
 
 
 class Target(Protocol):
@@ -21,6 +20,7 @@ class Target(Protocol):
 
     Attributes:
         features: the buffer each forward fills; None when nothing is captured (plain decoding).
+        prefills: how many sequences were begun, by which a text notices that the cache has become another's.
         length: tokens in the cache.
         max_length: tokens the cache can hold.
         eos_token_ids: tokens that end a text.
@@ -28,6 +28,7 @@ class Target(Protocol):
     """
 
     features: Features | None
+    prefills: int
     length: int
     max_length: int
     eos_token_ids: frozenset[int]
@@ -71,22 +72,25 @@ class TransformersTarget:
         """
         if cache not in ("static", "dynamic"):
             raise ValueError(f'cache must be "static" or "dynamic", got {cache!r}')
-        text_config = model.config.get_text_config(decoder=True)
-        limit = getattr(text_config, "max_position_embeddings", None) or DEFAULT_MAX_LENGTH
-        self.max_length = min(limit, DEFAULT_MAX_LENGTH) if max_length is None else max_length
-        if not 1 <= self.max_length <= limit:
-            raise ValueError(f"max_length must be in [1, {limit}] (the target's positions), got {max_length}")
+        config = text_config_of(model)
+        self.max_length = default_max_length(config) if max_length is None else max_length
+        limit = max_positions(config)
+        if self.max_length < 1 or (limit is not None and self.max_length > limit):
+            most = "" if limit is None else f" and at most {limit}, the target's positions"
+            raise ValueError(f"max_length must be at least 1{most}, got {max_length}")
         self.model = model
-        self.length = 0
-        self.features = None if plan is None else Features(plan)
+        self.length = self.prefills = 0
         self.eos_token_ids = eos_token_ids_of(model)
         self._hooks = None if plan is None else CaptureHooks(model, plan)
         parameter = next(model.parameters())
         self.device, self.dtype = parameter.device, parameter.dtype
+        # A sharded model's states lie on several devices; the drafter is where the embedding is.
+        self.features = None if plan is None else Features(plan, device=self.device)
         if row_invariant is None:
             row_invariant = self.device.type == "cpu" and self.dtype in (torch.bfloat16, torch.float16)
         self._linears = NativeLinears(model) if row_invariant else None
         self._attention = RowInvariantAttention(model, self.max_length) if row_invariant else None
+        self.max_verify_rows = MAX_INVARIANT_ROWS if row_invariant else None
         self._cache_kind = cache
         self._cache = None
         # transformers renamed past_key_values to cache within the supported range; 5.40 drops the old name.
@@ -106,10 +110,14 @@ class TransformersTarget:
             token = int(tokens[..., position])
             raise IndexError(f"token {position} of the prompt is {token}, the target's vocabulary is [0, {vocab_size})")
         self._start_sequence()
+        self.prefills += 1
         return self._forward(tokens, last_only=True)
 
     def verify(self, tokens: torch.Tensor) -> torch.Tensor:
-        """Appends n tokens; returns their logits, [n, V]. Raises ValueError past max_length or before a prefill."""
+        """Appends n tokens; returns their logits, [n, V]. Raises ValueError past max_length or before a prefill.
+
+        Row-invariant up to `max_verify_rows` tokens; more are computed as a prefill is.
+        """
         if not self.length:
             raise ValueError("verify before prefill: there is no sequence to append to")
         return self._forward(tokens, last_only=False)
@@ -169,7 +177,7 @@ class TransformersTarget:
 
 def eos_token_ids_of(model: torch.nn.Module) -> frozenset[int]:
     """The model's end-of-text tokens: its generation_config's, else its config's, else none."""
-    for config in (getattr(model, "generation_config", None), model.config.get_text_config(decoder=True)):
+    for config in (getattr(model, "generation_config", None), text_config_of(model)):
         ids = getattr(config, "eos_token_id", None)
         if ids is not None:
             return frozenset(ids if isinstance(ids, (list, tuple)) else (ids,))

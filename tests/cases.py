@@ -266,7 +266,7 @@ def _(m: Maker, step: int, rows: int, width: int) -> Inputs:
 @single("draft_input", "token-embeddings", dtype=torch.bfloat16, layout="strided")
 def _(m: Maker) -> Inputs:
     return {
-        "tokens": m.indices([10**9, -1, 2]),  # not looked up, so any id will do
+        "tokens": m.indices([10**9, -1, -7]),  # not looked up, so any id but -1 will do
         "hidden": m.floats(3, 6),
         "embed_weight": None,
         "embed_norm": m.gain(6),

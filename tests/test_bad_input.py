@@ -239,6 +239,7 @@ def test_indices_out_of_range(run: Backend, op: str, inputs: Inputs, mentions: l
 
 
 SAME = torch.ones(2, 3)
+JOINT = torch.ones(2, 3, 8)
 
 
 @pytest.mark.parametrize(
@@ -262,6 +263,14 @@ SAME = torch.ones(2, 3)
         ("draft_attention", attention() | {"window": 0}, ["window is 0"]),
         ("draft_attention", attention() | {"window": -1}, ["window is -1"]),
         ("head_rms_norm_", HEAD_NORM | {"num_q_heads": -1}, ["num_q_heads is -1"]),
+        ("head_rms_norm_", HEAD_NORM | {"num_kv_heads": 2**62}, [f"num_kv_heads is {2**62}", "0 to 16"]),
+        ("head_rms_norm_", HEAD_NORM | {"q_weight": HEAD_NORM["qkv"][0, :4]}, ["qkv and q_weight share memory"]),
+        ("head_rms_norm_", HEAD_NORM | {"k_weight": HEAD_NORM["qkv"][1, 8:12]}, ["qkv and k_weight share memory"]),
+        ("rope_append_", rope() | {"num_q_heads": 6, "num_kv_heads": -1}, ["num_kv_heads is -1", "0 to 16"]),
+        ("rope_append_", rope() | {"num_q_heads": -3}, ["num_q_heads is -3"]),
+        ("mla_append_", mla() | {"q_pe": JOINT[:, :, :4], "kv": JOINT[:, 0, 1:8]}, ["q_pe and kv share memory"]),
+        ("mla_append_", mla() | {"q_pe": JOINT[:, :, :4], "cache": JOINT.view(-1)[:35].view(5, 7)},
+         ["cache and q_pe share memory"]),
         ("mla_append_", mla() | {"q_pe": torch.ones(2, 1, 4).expand(2, 3, 4)}, ["q_pe has strides", "[4, 0, 1]"]),
         ("mla_append_", mla() | {"q_pe": torch.ones(22).as_strided((2, 3, 4), (7, 4, 1))}, ["q_pe", "[7, 4, 1]"]),
         ("mla_append_", mla() | {"q_pe": torch.ones(2, 3, 3), "kv": torch.ones(2, 6), "cache": torch.ones(5, 6),

@@ -5,11 +5,18 @@ from types import SimpleNamespace
 
 import pytest
 import torch
-from transformers import LlamaConfig, LlamaForCausalLM
+from transformers import (
+    DeepseekV3Config,
+    DeepseekV3ForCausalLM,
+    GPT2Config,
+    GPT2LMHeadModel,
+    LlamaConfig,
+    LlamaForCausalLM,
+)
 
 from eagle3_ext.decoder import SpeculativeDecoder, _Run, first_divergence, greedy_decode
 from eagle3_ext.features import CapturePlan, capture
-from eagle3_ext.native_linear import MAX_INVARIANT_ROWS, native_linear, use_native_linears
+from eagle3_ext.native_linear import MAX_INVARIANT_ROWS, NativeLinears, native_linear
 from eagle3_ext.target import TransformersTarget
 
 H, LAYERS, VOCAB, MAX_LENGTH = 32, 3, 67, 64
@@ -324,7 +331,7 @@ def test_misuse_is_named(model):
         greedy_decode(model, [1], 0)
     with pytest.raises(ValueError, match="num_speculative_tokens"):
         SpeculativeDecoder(model, RandomDrafter(0), 0)
-    with pytest.raises(ValueError, match="max_length must be in"):
+    with pytest.raises(ValueError, match="max_length must be at least 1"):
         TransformersTarget(model, max_length=129)
     target = TransformersTarget(model, max_length=4)
     with pytest.raises(ValueError, match="verify before prefill"):
@@ -385,7 +392,7 @@ def test_native_linears_are_reversible_and_leave_weights_untouched(model):
         return [("forward" in vars(module), module.weight.data_ptr()) for module in linears]
 
     before, tokens = state(), torch.tensor([[1, 2, 3]])
-    linears = use_native_linears(model)
+    linears = NativeLinears(model)
     with torch.no_grad():
         plain = model(tokens).logits
         with linears, linears:
@@ -398,7 +405,32 @@ def test_native_linears_are_reversible_and_leave_weights_untouched(model):
 
 def test_native_linears_need_something_to_replace():
     with pytest.raises(ValueError, match="no torch.nn.Linear"):
-        use_native_linears(torch.nn.LayerNorm(4))
+        NativeLinears(torch.nn.LayerNorm(4))
+
+
+def test_weights_that_are_no_linears_have_no_row_invariance():
+    """GPT-2's Conv1D, a mixture's experts: they would round as they like, and bf16 texts would part without a word."""
+    config = GPT2Config(n_layer=1, n_embd=32, n_head=2, vocab_size=VOCAB, n_positions=64)
+    model = GPT2LMHeadModel(config).eval().bfloat16()
+    with pytest.raises(ValueError, match=r"h\.0\.attn\.c_attn\.weight belongs to a Conv1D.*row_invariant=False"):
+        TransformersTarget(model)
+    assert len(greedy_decode(TransformersTarget(model, row_invariant=False), [1, 2], 5, NO_EOS).tokens) == 5
+
+
+def test_values_may_be_narrower_than_keys():
+    """DeepSeek's keys carry a RoPE part that its values do not have; speculation is lossless there in bf16 as well."""
+    torch.manual_seed(0)
+    config = DeepseekV3Config(
+        vocab_size=VOCAB, hidden_size=H, intermediate_size=48, num_hidden_layers=LAYERS, first_k_dense_replace=LAYERS,
+        num_attention_heads=4, num_key_value_heads=4, q_lora_rank=16, kv_lora_rank=16, qk_nope_head_dim=16,
+        qk_rope_head_dim=8, v_head_dim=16, max_position_embeddings=128, initializer_range=0.5,
+    )
+    model = DeepseekV3ForCausalLM(config).eval().bfloat16()
+    target = TransformersTarget(model, PLAN, max_length=MAX_LENGTH)
+    for index, prompt in enumerate(prompts(4)):
+        text = greedy_decode(target, prompt, 19, NO_EOS).tokens
+        oracle = ScriptedDrafter(prompt + text, random_right(index, 3))
+        assert SpeculativeDecoder(target, oracle, 3).generate(prompt, 12, NO_EOS).tokens == text[:12]
 
 
 def test_a_stream_is_not_resumed_in_another_text(model):
@@ -408,6 +440,40 @@ def test_a_stream_is_not_resumed_in_another_text(model):
     next(decoder.stream([4, 5], 4, NO_EOS))
     with pytest.raises(RuntimeError, match="another text"):
         list(stream)
+
+
+def test_a_stream_notices_a_text_of_others_on_its_target(model):
+    """Another decoder's, and plain decoding's."""
+    target = TransformersTarget(model, PLAN, max_length=MAX_LENGTH)
+    one, two = (SpeculativeDecoder(target, RandomDrafter(seed), 2) for seed in (0, 1))
+    for other in (lambda: two.generate([4, 5], 4, NO_EOS), lambda: greedy_decode(target, [4, 5], 4, NO_EOS)):
+        stream = one.stream([1, 2, 3], 12, NO_EOS)
+        next(stream)
+        other()
+        with pytest.raises(RuntimeError, match="another text was started on this decoder, its target"):
+            list(stream)
+
+
+def test_a_stream_notices_that_its_drafter_was_reset(model):
+    drafter = RandomDrafter(0)
+    drafter.resets = 0
+    stream = SpeculativeDecoder(model, drafter, 2).stream([1, 2, 3], 12, NO_EOS)
+    for _ in range(2):
+        next(stream)
+    drafter.resets += 1
+    with pytest.raises(RuntimeError, match="or its drafter"):
+        list(stream)
+
+
+def test_no_more_drafts_than_verify_row_by_row():
+    """More rows than that are computed as a prefill is, and would round differently from plain decoding."""
+    half = make_model(torch.bfloat16)
+    most = MAX_INVARIANT_ROWS - 1
+    assert SpeculativeDecoder(half, RandomDrafter(0), most).num_speculative_tokens == most
+    with pytest.raises(ValueError, match=f"num_speculative_tokens is {most + 1}.*at most {most} drafts"):
+        SpeculativeDecoder(half, RandomDrafter(0), most + 1)
+    target = TransformersTarget(half, PLAN, row_invariant=False)
+    SpeculativeDecoder(target, RandomDrafter(0), most + 1)
 
 
 @pytest.mark.parametrize("eos", [torch.tensor([7]), [torch.tensor(7)], 7], ids=["tensor", "list", "int"])

@@ -10,9 +10,10 @@ from loops import Loop, plain_text, small_loop
 from transformers import DynamicCache
 from verdicts import ids
 
-from eagle3_ext import CapturePlan, Features, capture, ops
+from eagle3_ext import CapturePlan, Drafter, Features, capture, ops
 from eagle3_ext.doctor import trace
 from eagle3_ext.doctor.trace_rules import diagnose_trace
+from eagle3_ext.drafter import DraftTokens
 
 WIDTH = 4  # three drafts
 
@@ -144,6 +145,19 @@ def test_a_weight_that_is_nan_is_not_healthy():
         drafter.extend(features, tokens, torch.arange(2), torch.tensor([0, 2, 2]))
         assert drafter.draft(2).lengths.tolist() == [2, 0]
     assert diagnose_trace(recorder.events) == []
+
+
+@pytest.mark.parametrize(("drafted", "cut"), [(2, False), (1, True)])
+def test_a_draft_that_a_full_cache_ended_is_not_cut(drafted, cut):
+    """On a GPU, whose lengths the drafter does not read: 7 of 8 rows are taken, so the second draft is the last."""
+    loop = small_loop(0, WIDTH - 1)
+    drafter = Drafter.from_checkpoint(loop.checkpoint, loop.model, max_length=8)
+    with trace.recording() as recorder:
+        features, tokens = torch.randn(7, drafter.config.features_width), torch.arange(7)
+        drafter.extend(features, tokens, torch.arange(7), torch.tensor([0, 7]))
+        ended = torch.tensor([[5] * drafted + [-1] * (4 - drafted)])
+        recorder.draft(drafter, DraftTokens(ended, torch.tensor([drafted]), torch.zeros(1, 4)))
+    assert [event["finite"] for event in recorder.events if event["phase"] == "draft"] == [not cut]
 
 
 @pytest.mark.parametrize("together", [True, False])

@@ -59,7 +59,7 @@ def make_model(config: DrafterConfig, dtype: torch.dtype = torch.float32) -> Sim
         num_hidden_layers=LAYERS, hidden_size=config.target_hidden_size, max_position_embeddings=2048
     )
     return SimpleNamespace(
-        config=SimpleNamespace(get_text_config=lambda: text),
+        config=SimpleNamespace(get_text_config=lambda decoder: text),
         get_input_embeddings=lambda: tables[0],
         get_output_embeddings=lambda: tables[1],
     )
@@ -277,8 +277,56 @@ def test_token_embeddings_replace_the_lookup():
     rows = make_rows(config, 4)
     embeddings = make_model(config).get_input_embeddings().weight[rows["tokens"]]
     extend(looked_up, rows)
-    extend(given, rows | {"tokens": torch.full((4,), -7)}, token_embeddings=embeddings)
-    assert torch.equal(looked_up.draft(3).tokens, given.draft(3).tokens)
+    # What stands in for tokens then means nothing, not even padding; in the specification neither.
+    extend(given, rows | {"tokens": torch.tensor([-7, -1, 0, 2**40])}, token_embeddings=embeddings)
+    draft = given.draft(3)
+    assert torch.equal(looked_up.draft(3).tokens, draft.tokens)
+    model = make_model(config)
+    tables = model.get_input_embeddings().weight, model.get_output_embeddings().weight
+    plain = reference.Drafter(config, make_checkpoint(config).weights, *tables)
+    plain.extend(rows["features"], torch.tensor([-7, -1, 0, 2]), rows["positions"], embeddings)
+    assert plain.draft(3) == draft.tokens[0].tolist()
+
+
+def test_a_drafter_made_in_inference_mode_lives_on_outside_of_it():
+    """And the other way round: its buffers outlive the block they were made in."""
+    config = make_config()
+    rows, later = make_rows(config, 300), make_rows(config, 5, 300)  # the cache grows past its first 256 rows
+    expected = make_drafter(config)
+    for part in (rows, later):
+        extend(expected, part)
+        tokens = expected.draft(3).tokens
+    with torch.inference_mode():
+        drafter = make_drafter(config)
+    extend(drafter, rows)
+    drafter.draft(2)
+    with torch.inference_mode():
+        drafter.reset()
+        extend(drafter, rows)
+        drafter.draft(4)
+    drafter.reset([0])
+    extend(drafter, rows)
+    extend(drafter, later)
+    assert torch.equal(drafter.draft(3).tokens, tokens)
+    drafter.truncate(0, 300)
+    assert drafter.lengths.tolist() == [300]
+
+
+def test_more_states_than_a_kernel_takes_are_refused():
+    """Normed one by one: sixteen are right, and the seventeenth has no place."""
+    for count in (16, 17):
+        config = make_config(num_states=count, feature_norm="per_state", boundaries=tuple(range(1, 1 + count)))
+        if count == 17:
+            with pytest.raises(ValueError, match="17 states are normed one by one, expected at most 16"):
+                make_drafter(config)
+            return
+        drafter, rows = make_drafter(config), make_rows(config, 3)
+        extend(drafter, rows)
+        model, weights = make_model(config), make_checkpoint(config).weights
+        tables = model.get_input_embeddings().weight, model.get_output_embeddings().weight
+        plain = reference.Drafter(config, weights, *tables)
+        plain.extend(rows["features"], rows["tokens"], rows["positions"])
+        assert plain.draft(2) == drafter.draft(2).tokens[0].tolist()
 
 
 def test_nan_features_end_the_draft_without_an_id():

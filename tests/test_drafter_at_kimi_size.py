@@ -46,7 +46,7 @@ def test_agrees_with_the_reference_at_kimi_size():
     embedding = random_matrix((CONFIG.vocab_size, CONFIG.hidden_size), generator).mul_(50)
     text = SimpleNamespace(num_hidden_layers=61, hidden_size=CONFIG.hidden_size, max_position_embeddings=262144)
     model = SimpleNamespace(
-        config=SimpleNamespace(get_text_config=lambda: text),
+        config=SimpleNamespace(get_text_config=lambda decoder: text),
         get_input_embeddings=lambda: SimpleNamespace(weight=embedding),
     )
     drafter = Drafter.from_checkpoint(Checkpoint(CONFIG, weights, report=()), model, dtype=BF16, max_length=64)

@@ -167,7 +167,8 @@ def test_a_run_again_follows_new_inputs_and_fewer_live_rows(device):
     assert after[0] == alone.draft(steps).tokens[0].tolist() and after[1] == [-1] * steps
 
 
-def test_rows_past_the_capacity_are_dropped_and_touch_no_neighbour(device):
+def test_an_extend_past_the_capacity_changes_nothing(device):
+    """Where nobody can read the lengths to refuse it: the sequence stays as it was, and so does its neighbour's cache."""
     config = small_config()
     drafter, undisturbed = (make_drafter(config, device, max_batch=3, max_length=8) for _ in range(2))
     first = on(device, make_rows(config, 6, seed=1))
@@ -175,16 +176,27 @@ def test_rows_past_the_capacity_are_dropped_and_touch_no_neighbour(device):
         each.extend(**first, row_offsets=torch.tensor([0, 3, 3, 6], device=device))
     too_many = on(device, make_rows(config, 12, seed=2))
     drafter.extend(**too_many, row_offsets=torch.tensor([0, 12], device=device))
-    assert drafter.lengths.tolist() == [8, 0, 3]
-    draft = drafter.draft(2)  # the second token would follow from a row that has no slot
-    assert draft.lengths.tolist() == [1] and draft.tokens[0, 0] >= 0 and draft.tokens[0, 1] == -1
-    for each in (drafter, undisturbed):  # sequence 2, whose cache rows follow
+    assert drafter.lengths.tolist() == [3, 0, 3]
+    assert drafter.draft(2).tokens.tolist() == [[-1, -1]]
+    for each in (drafter, undisturbed):
         each.extend(
-            **on(device, make_rows(config, 2, seed=3)),
-            row_offsets=torch.tensor([0, 2], device=device),
-            sequences=torch.tensor([2], device=device),
+            **on(device, make_rows(config, 4, seed=3)),
+            row_offsets=torch.tensor([0, 2, 4], device=device),
+            sequences=torch.tensor([0, 2], device=device),
         )
     assert drafter.draft(3).tokens.tolist() == undisturbed.draft(3).tokens.tolist()
+
+
+def test_a_draft_ends_where_its_cache_or_its_rope_table_does(device):
+    """Where nobody can read lengths and positions to refuse it. A token needs a row only for the one after it."""
+    config = small_config()
+    for positions, expected in (([0] * 7, 2), ([0] * 8, 1), ([3, 4, 5], 3), ([4, 5, 6], 2), ([5, 6, 7], 1)):
+        drafter, rows = make_drafter(config, device, max_length=8), make_rows(config, len(positions))
+        given = on(device, rows | {"positions": torch.tensor(positions)})
+        drafter.extend(**given, row_offsets=torch.tensor([0, len(positions)], device=device))
+        draft = drafter.draft(4)
+        assert draft.lengths.tolist() == [expected], positions
+        assert (draft.tokens >= 0).tolist() == [[step < expected for step in range(4)]]
 
 
 def test_indices_that_no_one_checked_stay_inside(device):

@@ -48,7 +48,7 @@ def target(config, dtype):
     tables = [SimpleNamespace(weight=torch.randn(config.vocab_size, width, generator=generator).to(dtype))
               for _ in range(2)]
     text = SimpleNamespace(num_hidden_layers=LAYERS, hidden_size=width, max_position_embeddings=2048)
-    return SimpleNamespace(config=SimpleNamespace(get_text_config=lambda: text),
+    return SimpleNamespace(config=SimpleNamespace(get_text_config=lambda decoder: text),
                            get_input_embeddings=lambda: tables[0], get_output_embeddings=lambda: tables[1])
 
 

@@ -78,7 +78,7 @@ def target(rows=32, width=8, layers=8, value=1.0, **text_config):
     tables = [SimpleNamespace(weight=torch.full((rows, width), value)) for _ in range(2)]
     text = SimpleNamespace(num_hidden_layers=layers, hidden_size=width, max_position_embeddings=64,
                            **text_config)
-    return SimpleNamespace(config=SimpleNamespace(get_text_config=lambda: text),
+    return SimpleNamespace(config=SimpleNamespace(get_text_config=lambda decoder: text),
                            get_input_embeddings=lambda: tables[0], get_output_embeddings=lambda: tables[1])
 
 

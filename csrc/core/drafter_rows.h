@@ -50,13 +50,18 @@ EAGLE3_HOST_DEVICE void place_sequence(const ExtendRowsParams& p, int64_t b) {
   if (b == p.batch) return;
   const int64_t end = index_at(p.row_offsets, b + 1), sequence = sequence_at(p.sequences, b, p.state.max_batch);
   const int64_t extended_here = clamped(chunk_end < end ? chunk_end - begin : end - begin, 0, p.state.capacity);
-  const bool ends_here = begin >= 0 && end > begin && end > p.first_row && end <= chunk_end;
+  // Offsets that no one checked may claim rows that never come, or more than there is room for: only a sequence that has
+  // got all of its rows is committed and drafted for.
+  const bool ends_here = sequence >= 0 && begin >= 0 && end > begin && end > p.first_row && end <= chunk_end &&
+                         end - begin <= p.state.capacity - p.state.lengths[sequence];
   p.cache_starts[b] = sequence < 0 ? 0 : sequence * p.state.capacity;
   p.cache_lengths[b] = sequence < 0 ? 0 : clamped(p.state.lengths[sequence] + extended_here, 0, p.state.capacity);
-  p.last_rows[b] = ends_here && sequence >= 0 ? end - 1 - p.first_row : -1;
-  // Offsets that no one checked may claim rows that never come: only a sequence whose last row came is drafted for.
-  if (ends_here) p.state.extended[b] = sequence;
-  if (!ends_here && p.first_row == 0) p.state.extended[b] = -1;
+  p.last_rows[b] = ends_here ? end - 1 - p.first_row : -1;
+  if (ends_here) {
+    p.state.extended[b] = sequence;
+  } else if (p.first_row == 0) {
+    p.state.extended[b] = -1;
+  }
 }
 
 // The rows of sequence b, which has just been extended to its end, become committed.
@@ -68,13 +73,14 @@ EAGLE3_HOST_DEVICE void commit_rows(const KeepRowsParams& p, int64_t b) {
 }
 
 // Draft token `step` of sequence b, and its row in the next step. NaN logits end a draft, because what follows would be
-// drafted from NaN, and so does a full cache, because a row without a slot attends to nothing; a draft that has ended, or
-// never began, is fed padding.
+// drafted from NaN, and so do a full cache, because a row without a slot attends to nothing, and the last position of the
+// RoPE table. A draft that has ended, or never began, is fed padding.
 EAGLE3_HOST_DEVICE void take_draft_token(const DraftRowsParams& p, int64_t b) {
   const int64_t sequence = p.state.extended[b], at = b * p.num_tokens + p.step;
   const bool began = sequence >= 0 && (p.step == 0 || p.draft_tokens[at - 1] >= 0);
-  const bool drafts = began && p.valid[b] && p.state.lengths[sequence] + p.step <= p.state.capacity;
-  const int64_t place = drafts ? p.state.lengths[sequence] + p.step : -1;
+  const int64_t place = began ? p.state.lengths[sequence] + p.step : -1;
+  const bool has_row = place <= p.state.capacity && p.state.positions[b] + p.step < p.state.max_position;
+  const bool drafts = began && p.valid[b] && has_row;
   p.draft_tokens[at] = drafts ? p.chosen[b] : -1;
   p.log_probs[at] = drafts ? p.chosen_log_probs[b] : 0.0f;
   p.draft_lengths[b] = (p.step == 0 ? 0 : p.draft_lengths[b]) + (drafts ? 1 : 0);

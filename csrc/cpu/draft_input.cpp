@@ -12,8 +12,7 @@ void draft_input_row(const DraftInputParams& p, int64_t n) {
   const int64_t token = index_at(p.tokens, n);
   void* left = advance(p.x, n * 2 * size, p.dtype);
   void* right = advance(left, size, p.dtype);
-  // -1 is padding; a token past the table is refused by the op's check and must at least not read out of bounds here.
-  if (token < 0 || (!p.token_embeddings && token >= p.vocab_size)) {
+  if (is_padding_token(token, !p.token_embeddings, p.vocab_size)) {
     std::memset(left, 0, 2 * bytes);
     return;
   }

@@ -9,6 +9,8 @@
 #include <utility>
 #if defined(__AVX2__)
 #include <immintrin.h>
+#elif defined(__SSE2__)
+#include <emmintrin.h>
 #endif
 
 namespace eagle3::cpu::EAGLE3_CPU_LEVEL {

@@ -122,7 +122,6 @@ static float sum_exp(const void* x, float offset, int64_t n) {
 // Writes around the caches: lines of a large output are not read before they are overwritten, and evict nothing.
 static void stream_copy(void* out, const void* in, int64_t bytes) {
 #if defined(__SSE2__)
-  typedef long long Line __attribute__((vector_size(16)));
   char* to = (char*)out;
   const char* from = (const char*)in;
   const int64_t head = -(intptr_t)to & 15;
@@ -133,9 +132,9 @@ static void stream_copy(void* out, const void* in, int64_t bytes) {
   __builtin_memcpy(to, from, head);
   int64_t i = head;
   for (; i + 64 <= bytes; i += 64)
-    for (int j = 0; j < 64; j += 16) __builtin_ia32_movntdq((Line*)(to + i + j), load_bits<Line>(from + i + j));
+    for (int j = 0; j < 64; j += 16) _mm_stream_si128((__m128i*)(to + i + j), load_bits<__m128i>(from + i + j));
   __builtin_memcpy(to + i, from + i, bytes - i);
-  __builtin_ia32_sfence();
+  _mm_sfence();
 #else
   __builtin_memcpy(out, in, bytes);
 #endif

@@ -9,8 +9,7 @@ template <class T, bool kAligned>
 __global__ void __launch_bounds__(kNormThreads) draft_input_kernel(const DraftInputParams p) {
   const int64_t n = blockIdx.x, size = p.hidden_size, token = index_at(p.tokens, n);
   const bool is_hidden = blockIdx.y == 1;
-  // -1 is padding; a token past the table must at least not read out of bounds.
-  const bool is_padding = token < 0 || (!p.token_embeddings && token >= p.vocab_size);
+  const bool is_padding = is_padding_token(token, !p.token_embeddings, p.vocab_size);
   T* out = static_cast<T*>(p.x) + (2 * n + blockIdx.y) * size;
   const T* in = nullptr;
   if (is_hidden) {

@@ -1,6 +1,5 @@
 #include "drafter.h"
 
-#include <ATen/core/grad_mode.h>
 #include <ATen/ops/arange.h>
 #include <ATen/ops/empty.h>
 #include <ATen/ops/zeros.h>
@@ -47,7 +46,7 @@ Drafter::Drafter(const DrafterSizes& sizes, const WeightsByName& weights, int64_
 
 DrafterState Drafter::state() const {
   return {lengths_.data_ptr<int64_t>(), extended_.data_ptr<int64_t>(), positions_.data_ptr<int64_t>(), max_batch_,
-          cache_.capacity()};
+          cache_.capacity(), forward_.weights().cos_sin.size(0)};
 }
 
 std::vector<int64_t> Drafter::host_lengths() const {
@@ -98,7 +97,6 @@ DraftTokens Drafter::draft_buffers(int64_t num_tokens) {
 }
 
 DraftTokens Drafter::run_draft(int64_t num_tokens) {
-  const at::NoGradGuard no_grad;
   DraftTokens draft = draft_buffers(num_tokens);
   reserve(num_tokens - 1);
   const Rows rows{.count = batch_,

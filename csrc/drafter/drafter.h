@@ -1,8 +1,8 @@
 // The native drafter: extend over rows the target has verified, then draft. The two doors of the contract: features
 // enter through extend() only, and the recurrent hidden of the draft steps never leaves.
 //
-// One source for CPU and GPU. Lengths, rows and positions are tensors on the drafter's device, and run_draft() neither reads
-// one on the host nor allocates once it has run with the same number of tokens, so that a CUDA graph can replay it.
+// One source for CPU and GPU. Lengths, rows and positions are tensors on the drafter's device, and run_draft() reads none on
+// the host, so that a CUDA graph can replay it.
 #pragma once
 
 #include <ATen/core/Tensor.h>
@@ -36,7 +36,7 @@ class Drafter {
 
   // Appends the rows at the committed lengths and advances them. ValueError for shapes, dtypes and devices. Values are
   // checked where the host may read them (ValueError, IndexError); elsewhere bad ones write nothing outside their
-  // sequence, and rows past max_length are dropped.
+  // sequence, and one that would outgrow max_length stays as it was, with nothing to draft from.
   void extend(const ExtendInput& input);
   // Drafting is two calls, because a CUDA graph that replays the second still needs the first. claim_draft: ValueError
   // twice in a row, before any extend, or past max_length. run_draft: drafts for the sequences of the last extend(), in
@@ -49,7 +49,7 @@ class Drafter {
   int64_t batch() const { return batch_; }             // B of the last extend
   at::Tensor lengths() const { return lengths_.clone(); }  // int64 [max_batch]
 
-  // For tests and traces: s, y and logits of the last step, one row per sequence of the last extend.
+  // For tests: s, y and logits of the last step, one row per sequence of the last extend.
   at::Tensor last_s() const { return last_s_; }
   at::Tensor last_y() const { return last_y_; }
   at::Tensor last_logits() const { return last_logits_; }

@@ -1,5 +1,4 @@
 // Drafter::extend: the checks, and the rows in chunks.
-#include <ATen/core/grad_mode.h>
 
 #include <algorithm>
 
@@ -88,7 +87,6 @@ int64_t Drafter::check_values(const ExtendInput& input) const {
 }
 
 void Drafter::extend(const ExtendInput& given) {
-  const at::NoGradGuard no_grad;
   check_shapes(given);
   const int64_t rows = can_read_values(given.row_offsets) ? check_values(given) : given.features.size(0);
   reserve(rows);
@@ -123,7 +121,7 @@ void Drafter::extend_chunk(const ExtendInput& input, int64_t first, int64_t coun
   launch<cpu::extend_rows, cuda::extend_rows>("extend", lengths_, place);
   if (count == 0) return;
 
-  // With embeddings, tokens are placeholders and may be negative, which would mean padding.
+  // With embeddings, tokens are placeholders, none of which means padding.
   const at::Tensor tokens = input.token_embeddings ? no_tokens_ : input.tokens.narrow(0, first, count);
   const at::Tensor positions = input.positions.narrow(0, first, count);
   const Rows rows{.count = count,

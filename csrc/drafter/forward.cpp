@@ -25,7 +25,11 @@ Indices indices(const at::Tensor& contiguous) {
 
 Forward::Forward(const DrafterSizes& sizes, DrafterWeights weights, int64_t max_rows, int64_t max_batch)
     : sizes_(sizes), weights_(std::move(weights)) {
-  dtype_of(weights_.embedding);  // refuses other dtypes before anything is allocated
+  // Refuses what no kernel takes before anything is allocated.
+  dtype_of(weights_.embedding);
+  check_device(kDrafter, weights_.embedding);
+  TORCH_CHECK_VALUE(sizes.feature_norm != FeatureNorm::kPerState || sizes.num_states <= kMaxStates, kDrafter, ": ",
+                    sizes.num_states, " states are normed one by one, expected at most ", kMaxStates);
   const int64_t key_dim = sizes.is_latent() ? sizes.latent.cache_width() : sizes.head_dim;
   const int64_t value_dim = sizes.is_latent() ? sizes.latent.kv_lora_rank : sizes.head_dim;
   check_head_sizes(kDrafter, weights_.embedding, key_dim, value_dim);

@@ -25,7 +25,8 @@ DType dtype_of(const at::Tensor& tensor);  // ValueError for anything but float3
 
 class Forward {
  public:
-  // Workspace for `max_rows` rows, `max_batch` of them through the head, is allocated here and nowhere else.
+  // Allocates the workspace for `max_rows` rows, `max_batch` of them through the head. Later calls allocate no more than
+  // ATen's matrix products do.
   Forward(const DrafterSizes& sizes, DrafterWeights weights, int64_t max_rows, int64_t max_batch);
 
   // u = fusion(features): [n, K*H] -> [n, h]

@@ -12,8 +12,8 @@ std::string expectation(at::IntArrayRef sizes, const char* meaning) {
   bool any_fixed = false;
   for (size_t i = 0; i < sizes.size(); ++i) {
     numbers << (i ? ", " : "");
-    sizes[i] < 0 ? numbers << '*' : numbers << sizes[i];
-    any_fixed |= sizes[i] >= 0;
+    sizes[i] == -1 ? numbers << '*' : numbers << sizes[i];
+    any_fixed |= sizes[i] != -1;
   }
   text << meaning;
   if (any_fixed) text << " = [" << numbers.str() << "]";
@@ -36,7 +36,7 @@ std::string Arg::label() const { return index_ < 0 ? name_ : name_ + ("[" + std:
 
 Arg& Arg::shape(at::IntArrayRef expected, const char* meaning) {
   bool same = tensor_.dim() == static_cast<int64_t>(expected.size());
-  for (int64_t i = 0; same && i < tensor_.dim(); ++i) same = expected[i] < 0 || expected[i] == tensor_.size(i);
+  for (int64_t i = 0; same && i < tensor_.dim(); ++i) same = expected[i] == -1 || expected[i] == tensor_.size(i);
   TORCH_CHECK_VALUE(same, op_, ": ", label(), " has shape ", tensor_.sizes(), ", expected ",
                     expectation(expected, meaning));
   return *this;
@@ -94,7 +94,11 @@ Arg& Arg::apart_from(const Arg& other) {
   };
   // From one row to the next, of one row, and of all: rows lie at address + i * step.
   const auto step = [&](const Arg& arg) { return arg.size(0) > 1 ? bytes(arg, arg.row_stride()) : 0; };
-  const auto row = [&](const Arg& arg) { return bytes(arg, arg.tensor().numel() / arg.size(0)); };
+  const auto row = [&](const Arg& arg) {
+    int64_t last = 0;  // element of the row; heads may have gaps between them
+    for (int64_t dim = 1; dim < arg.tensor().dim(); ++dim) last += (arg.size(dim) - 1) * arg.tensor().stride(dim);
+    return bytes(arg, last + 1);
+  };
   const auto span = [&](const Arg& arg) { return (arg.size(0) - 1) * step(arg) + row(arg); };
   if (tensor_.numel() == 0 || other.tensor_.numel() == 0) return *this;
   const int64_t after = address(other) - address(*this);  // of other's first byte behind this one's
@@ -144,7 +148,8 @@ Indices Arg::indices() {
 
 void check_padded_indices(const Arg& arg, int64_t limit) {
   const at::Tensor values = arg.tensor().is_cpu() ? arg.tensor() : arg.tensor().cpu();
-  const Indices indices = Arg(arg.op(), "values", values).indices();
+  Arg readable(arg.op(), "values", values);
+  const Indices indices = readable.indices();
   for (int64_t i = 0; i < values.numel(); ++i) {
     const int64_t value = index_at(indices, i);
     TORCH_CHECK_INDEX(value >= -1 && value < limit, arg.op(), ": ", arg.label(), "[", i, "] is ", value,
@@ -161,6 +166,13 @@ void check_positions(Arg& positions, Arg& slots, int64_t max_position, int64_t n
     TORCH_CHECK_INDEX(padding || (position >= 0 && position < max_position), positions.op(), ": ", positions.label(),
                       "[", i, "] is ", position, ", expected [0, max_position = ", max_position, ")");
   }
+}
+
+void check_head_counts(const Arg& qkv, int64_t num_q_heads, int64_t num_kv_heads) {
+  const int64_t most = qkv.size(1);
+  for (const auto& [name, count] : {std::pair("num_q_heads", num_q_heads), std::pair("num_kv_heads", num_kv_heads)})
+    TORCH_CHECK_VALUE(count >= 0 && count <= most, qkv.op(), ": ", name, " is ", count, ", expected 0 to ", most,
+                      ", the width of ", qkv.label());
 }
 
 float checked_eps(const char* op, double eps) {

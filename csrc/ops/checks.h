@@ -67,6 +67,10 @@ void check_padded_indices(const Arg& arg, int64_t limit);
 // Padding may lie at any position.
 void check_positions(Arg& positions, Arg& slots, int64_t max_position, int64_t num_slots);
 
+// ValueError for a negative count, or for more heads than a row of qkv [n, width] has elements: the width of so many would
+// overflow.
+void check_head_counts(const Arg& qkv, int64_t num_q_heads, int64_t num_kv_heads);
+
 // The eps of an RMS norm as the kernels take it. ValueError for a negative or NaN one, which would turn rows into NaN.
 float checked_eps(const char* op, double eps);
 

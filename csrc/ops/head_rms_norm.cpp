@@ -10,12 +10,12 @@ void head_rms_norm_(const at::Tensor& qkv_, const at::Tensor& q_weight_, const a
                     int64_t num_q_heads, int64_t num_kv_heads) {
   constexpr const char* kOp = "head_rms_norm_";
   Arg qkv(kOp, "qkv", qkv_), q_weight(kOp, "q_weight", q_weight_), k_weight(kOp, "k_weight", k_weight_);
-  TORCH_CHECK_VALUE(num_q_heads >= 0 && num_kv_heads >= 0, kOp, ": num_q_heads is ", num_q_heads,
-                    " and num_kv_heads is ", num_kv_heads, ", expected counts of heads");
+  check_head_counts(qkv.shape({-1, -1}, "[n, (num_q_heads + 2 num_kv_heads) * d]"), num_q_heads, num_kv_heads);
   const int64_t head_dim = q_weight.shape({-1}, "[d]").same_dtype_and_device(qkv).readable_contiguous().size(0);
   k_weight.shape({head_dim}, "[d]").same_dtype_and_device(qkv).readable_contiguous();
   const int64_t width = (num_q_heads + 2 * num_kv_heads) * head_dim;
   qkv.shape({-1, width}, "[n, (num_q_heads + 2 num_kv_heads) * d]").writable_rows();
+  qkv.apart_from(q_weight).apart_from(k_weight);
   launch<cpu::head_rms_norm, cuda::head_rms_norm>(kOp, qkv_, HeadRmsNormParams{
       .dtype = qkv.dtype(),
       .qkv = qkv.mutable_data(),

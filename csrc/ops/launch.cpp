@@ -15,6 +15,16 @@ bool has_cpu_kernel(const at::Tensor& tensor) { return tensor.is_cpu(); }
 
 bool can_read_values(const at::Tensor& tensor) { return tensor.is_cpu(); }
 
+void check_device(const char* op, const at::Tensor& tensor) {
+#if defined(EAGLE3_WITH_CUDA)
+  TORCH_CHECK_VALUE(tensor.is_cpu() || tensor.is_cuda(), op, ": tensors are on ", tensor.device(),
+                    "; there are kernels for the CPU and for CUDA");
+#else
+  TORCH_CHECK_VALUE(tensor.is_cpu(), op, ": tensors are on ", tensor.device(),
+                    ", but this build of eagle3_ext has CPU kernels only");
+#endif
+}
+
 #if defined(EAGLE3_WITH_CUDA)
 
 CUstream_st* current_stream(const at::Tensor& tensor) {

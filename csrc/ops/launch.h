@@ -39,6 +39,9 @@ bool has_cpu_kernel(const at::Tensor& tensor);
 // Whether index values may be read here and now: on a GPU that would wait for its stream.
 bool can_read_values(const at::Tensor& tensor);
 
+// Raises ValueError unless this build has kernels for the tensor's device. The dispatcher sees to it for ops.
+void check_device(const char* op, const at::Tensor& tensor);
+
 CUstream_st* current_stream(const at::Tensor& tensor);
 
 // Raises unless cuda_error is cudaSuccess, in one sentence that names the op and the reason.

@@ -3,6 +3,10 @@
 #include <ATen/ops/linear.h>
 #include <ATen/ops/mm.h>
 
+#if defined(__x86_64__)
+#include <cpuid.h>
+#endif
+
 #include <algorithm>
 
 #include "checks.h"
@@ -16,7 +20,9 @@ namespace {
 bool has_native_gemm(at::ScalarType type) {
   if (type == at::kFloat) return true;
 #if defined(__x86_64__)
-  return type == at::kBFloat16 ? __builtin_cpu_supports("avx512bf16") : __builtin_cpu_supports("avx512fp16");
+  if (type == at::kBFloat16) return __builtin_cpu_supports("avx512bf16");
+  unsigned eax, ebx, ecx, edx;  // GCC 11 does not know the name "avx512fp16"
+  return __builtin_cpu_supports("avx512f") && __get_cpuid_count(7, 0, &eax, &ebx, &ecx, &edx) && (edx >> 23 & 1);
 #else
   return false;
 #endif

@@ -19,7 +19,8 @@ void mla_append_(const at::Tensor& q_pe_, const at::Tensor& kv_, const at::Tenso
   const int64_t latent_dim = kv_weight.size(0);
   kv.shape({n, latent_dim + rope_dim}, "[n, latent + r]").same_dtype_and_device(q_pe).readable_rows();
   cache.shape({-1, latent_dim + rope_dim}, "[slots, latent + r]").same_dtype_and_device(q_pe).writable_contiguous();
-  cache.apart_from(kv);
+  cache.apart_from(kv).apart_from(q_pe);
+  q_pe.apart_from(kv);
   positions.shape({n}, "[n]").same_device(q_pe);
   slots.shape({n}, "[n]").same_device(q_pe);
   cos_sin.shape({-1, rope_dim}, "[max_position, r]").of_type(at::kFloat).same_device(q_pe).readable_contiguous();

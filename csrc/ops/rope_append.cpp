@@ -12,6 +12,7 @@ void rope_append_(const at::Tensor& qkv_, const at::Tensor& positions_, const at
   constexpr const char* kOp = "rope_append_";
   Arg qkv(kOp, "qkv", qkv_), positions(kOp, "positions", positions_), slots(kOp, "slots", slots_);
   Arg cos_sin(kOp, "cos_sin", cos_sin_), k_cache(kOp, "k_cache", k_cache_), v_cache(kOp, "v_cache", v_cache_);
+  check_head_counts(qkv.shape({-1, -1}, "[n, (num_q_heads + 2 num_kv_heads) * d]"), num_q_heads, num_kv_heads);
   k_cache.shape({-1, num_kv_heads, -1}, "[slots, num_kv_heads, d]").same_dtype_and_device(qkv).writable_contiguous();
   v_cache.shape(k_cache_.sizes(), "[slots, num_kv_heads, d]").same_dtype_and_device(qkv).writable_contiguous();
   const int64_t head_dim = k_cache.size(2), num_slots = k_cache.size(0);

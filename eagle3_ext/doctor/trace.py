@@ -100,7 +100,7 @@ class Recorder:
         self.text = self.round = self.sequence = 0
         self._forwarded: set[int] = set()  # sequences with a forward in this round
         self._extended = self._reset = False  # in this round; since the last forward or extend
-        self._without_rows: set[int] = set()  # which of the last extend's sequences got none
+        self._most_drafts: list[int] = []  # for each of the last extend's sequences: none without rows, few when nearly full
         self._drafter_witness = drafter_witness
         self._described: Drafter | None = None
         self._file: TextIO | None = None
@@ -198,15 +198,17 @@ class Recorder:
     ) -> None:
         """One event per sequence of a `Drafter.extend` call."""
         self._extended, self._reset = True, False
-        self._without_rows.clear()
+        self._most_drafts.clear()
         offsets, lengths = row_offsets.tolist(), drafter.lengths.tolist()
         if features.dim() != 2 or not 0 <= offsets[-1] <= min(len(features), tokens.numel(), positions.shape[-1]):
             return  # the drafter refuses it by name
         self.plan(drafter)
         slots = range(len(offsets) - 1) if sequences is None else sequences.tolist()
-        for index, (slot, begin, end) in enumerate(zip(slots, offsets, offsets[1:])):
+        for slot, begin, end in zip(slots, offsets, offsets[1:]):
+            # The newest drafted token needs no row of its own.
+            rows_left = drafter.max_length - lengths[slot] - (end - begin)
+            self._most_drafts.append(0 if begin == end else max(0, rows_left) + 1)
             if begin == end:
-                self._without_rows.add(index)
                 continue
             sampled = [begin + row for row in sampled_rows(end - begin)]
             self.record(
@@ -233,8 +235,9 @@ class Recorder:
         for slot in range(batch):
             tokens = drafts.tokens[slot].tolist()
             facts = {"tokens": tokens, "log_probs": _numbers(drafts.log_probs[slot])}
-            # Fewer tokens than asked for, and not because there was nothing to draft from: the logits were NaN.
-            facts["finite"] = int(drafts.lengths[slot]) == count or slot in self._without_rows
+            # Fewer tokens than asked for, and not for want of something to draft from or of room: the logits were NaN.
+            most = min([count, *self._most_drafts[slot : slot + 1]])
+            facts["finite"] = int(drafts.lengths[slot]) >= most
             if self._drafter_witness is not None:
                 facts["witness"] = self._drafter_witness.draft(tokens)
             self.record("draft", sequence=slot, **facts)

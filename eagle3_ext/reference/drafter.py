@@ -97,6 +97,8 @@ class Drafter:
             raise ValueError(f"features have {rows} rows, but tokens has {len(tokens)}")
         positions = flat_positions(torch.as_tensor(positions, device=self.device), rows)
         self.caches = [tuple(part[: self.length] for part in cache) for cache in self.caches]
+        if token_embeddings is not None:  # tokens are placeholders, none of which means padding
+            tokens = torch.zeros_like(tokens)
         self._forward(self.fuse(features.to(self.dtype)), tokens, positions, token_embeddings)
         self.length = len(self.caches[0][0])
         self._position = int(positions[-1])

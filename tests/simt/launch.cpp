@@ -32,6 +32,8 @@ bool has_cpu_kernel(const at::Tensor&) { return false; }
 
 bool can_read_values(const at::Tensor&) { return reads_values; }
 
+void check_device(const char*, const at::Tensor&) {}
+
 CUstream_st* current_stream(const at::Tensor&) { return nullptr; }
 
 void check_launch(const char* op, const at::Tensor& tensor, int cuda_error) {
