@@ -34,19 +34,31 @@ def _check_writable(path: Path | None) -> None:
 
 
 def _load(drafter: Path | None, threads: int):
-    from . import demo
-
     import torch
 
-    from .errors import CheckpointError
+    from . import demo
 
     try:
         setup = demo.EmbeddedSetup.load(drafter or demo.DRAFTER_PATH)
-    except CheckpointError as error:
+    except ValueError as error:  # no drafter, or another target's
         raise typer.BadParameter(str(error), param_hint="--drafter") from None
-
+    except ModuleNotFoundError as error:
+        typer.echo(str(error), err=True)
+        raise typer.Exit(1) from None
     torch.set_num_threads(threads or demo.choose_threads(setup))
     return setup
+
+
+def _cache_length(setup, prompt: int, max_new_tokens: int, num_speculative_tokens: int) -> int:
+    """Positions that a prompt of `prompt` tokens, its reply and the last round's drafts take."""
+    length = prompt + max_new_tokens + num_speculative_tokens + 1
+    if length > (most := setup.model.config.max_position_embeddings):
+        room = max(most - length + max_new_tokens, 0)
+        raise typer.BadParameter(
+            f"{max_new_tokens} tokens do not fit: after a prompt of {prompt} the model has room for {room}",
+            param_hint="--max-new-tokens",
+        )
+    return length
 
 
 @app.command()
@@ -68,19 +80,25 @@ def demo(
     limit = len(demo_module.PROMPTS)
     if prompts > limit:
         raise typer.BadParameter(f"there are {limit} prompts, {prompts} were asked for", param_hint="--prompts")
-    with console.status("loading SmolLM2-135M-Instruct and its drafter"):
-        setup = _load(drafter, threads)
-    console.print(f"drafter {setup.drafter.plan}")
     with demo_module.benchmark_lock():
+        with console.status("loading SmolLM2-135M-Instruct and its drafter"):
+            setup = _load(drafter, threads)
+        console.print(f"drafter {setup.drafter.plan}")
+        longest = max(setup.encode(prompt).shape[1] for prompt in demo_module.PROMPTS[:prompts])
+        _cache_length(setup, longest, max_new_tokens, num_speculative_tokens)
+        try:
+            demo_module.skip_fusion(setup.checkpoint)
+        except ValueError as error:
+            raise typer.BadParameter(str(error), param_hint="--drafter") from None
         report = demo_module.run(
             setup,
             prompts=prompts,
             max_new_tokens=max_new_tokens,
             num_speculative_tokens=num_speculative_tokens,
         )
-    demo_module.print_report(report, console)
     if json_file is not None:
         demo_module.write_json(report, json_file)
+    demo_module.print_report(report, console)
     if report.divergences:
         raise typer.Exit(1)
 
@@ -99,36 +117,31 @@ def generate(
     from rich.console import Console
 
     from .decoder import SpeculativeDecoder
+    from .stats import shown
 
     notes = Console(stderr=True)
     with notes.status("loading SmolLM2-135M-Instruct and its drafter"):
         setup = _load(drafter, threads)
     ids = setup.encode(prompt)
-    length = ids.shape[1] + max_new_tokens + num_speculative_tokens + 1
-    if length > (most := setup.model.config.max_position_embeddings):
-        room = most - length + max_new_tokens
-        raise typer.BadParameter(
-            f"{max_new_tokens} tokens do not fit: after this prompt the model has room for {max(room, 0)}",
-            param_hint="--max-new-tokens",
-        )
+    length = _cache_length(setup, ids.shape[1], max_new_tokens, num_speculative_tokens)
     target = setup.target(length, setup.drafter.plan)
     decoder = SpeculativeDecoder(target, setup.drafter, num_speculative_tokens)
     tokens: list[int] = []
-    shown = ""
+    printed = ""
     for token in decoder.stream(ids, max_new_tokens=max_new_tokens):
         tokens.append(token)
         text = setup.tokenizer.decode(tokens, skip_special_tokens=True)
         if not text.endswith("\ufffd"):  # half a character: wait for its other bytes
-            typer.echo(text[len(shown) :], nl=False)
-            shown = text
+            typer.echo(text[len(printed) :], nl=False)
+            printed = text
     typer.echo()
     stats = decoder.stats.to_dict()
     notes.print(
-        f"{stats['emitted']} tokens in {stats['rounds']} rounds, accept length {stats['accept_length']:.2f}, "
+        f"{stats['emitted']} tokens in {stats['rounds']} rounds, accept length {shown(stats['accept_length'])}, "
         f"{stats['tokens_per_s']:.1f} tokens/s"
     )
     if json_file is not None:
-        json_file.write_text(json.dumps({"text": shown, "tokens": tokens, "stats": stats}, indent=2) + "\n")
+        json_file.write_text(json.dumps({"text": printed, "tokens": tokens, "stats": stats}, indent=2) + "\n")
 
 
 @app.command()
@@ -204,13 +217,19 @@ def bench(
 
     from . import bench as bench_module
 
+    def keep(report: dict) -> None:
+        if json_file is not None:
+            json_file.write_text(json.dumps(report, indent=2) + "\n")
+
     try:
-        report = bench_module.run(only=only, repeats=repeats, device=device, dry=dry)
+        report = bench_module.run(only=only, repeats=repeats, device=device, dry=dry, keep=keep)
     except ValueError as error:
         raise typer.BadParameter(str(error)) from error
+    except ModuleNotFoundError as error:
+        typer.echo(str(error), err=True)
+        raise typer.Exit(1) from None
     bench_module.print_report(report, Console())
-    if json_file is not None:
-        json_file.write_text(json.dumps(report, indent=2) + "\n")
+    keep(report)
 
 
 def main() -> None:

@@ -26,7 +26,7 @@ from .checkpoint import Checkpoint, load_checkpoint
 from .decoder import DecodeResult, SpeculativeDecoder, first_divergence, greedy_decode
 from .demo_prompts import PROMPTS
 from .drafter import Drafter
-from .stats import DecodeStats
+from .stats import DecodeStats, shown
 from .target import TransformersTarget
 
 DRAFTER_PATH = Path(__file__).parent / "demo_drafter"
@@ -41,8 +41,12 @@ TITLES = {
 def skip_fusion(checkpoint: Checkpoint) -> Checkpoint:
     """The checkpoint with the founding fault built into its weights: `fc` selects the last state and fuses nothing.
 
-    Raises ValueError when the drafter's width is not the target's (h != H): one state could not pass `fc` unchanged.
+    Raises ValueError when one state could not pass the fusion unchanged: another width than the target's (h != H), no
+    `fc`, or one with a bias or norms beside it.
     """
+    beside = sorted(name for name in checkpoint.weights if name.startswith(("fc.bias", "fc_norm", "input_norm")))
+    if "fc.weight" not in checkpoint.weights or beside:
+        raise ValueError(f"the fault needs a fusion of fc.weight alone; this drafter has {', '.join(beside) or 'no fc'}")
     fc = checkpoint.weights["fc.weight"]
     h, width = fc.shape
     state = checkpoint.config.target_hidden_size
@@ -173,7 +177,7 @@ def run(
 
 
 def _rates(rates: list[float | None]) -> str:
-    return " / ".join("-" if rate is None else f"{rate:.2f}" for rate in rates) or "-"
+    return " / ".join(map(shown, rates)) or "-"
 
 
 def print_report(report: DemoReport, console: Console) -> None:
@@ -187,7 +191,7 @@ def print_report(report: DemoReport, console: Console) -> None:
         stats = report.stats[mode]
         table.add_row(
             TITLES[mode],
-            f"{stats.accept_length:.2f}",
+            shown(stats.accept_length),
             _rates(stats.acceptance_per_position),
             f"{stats.tokens_per_s:.1f}",
             f"{stats.tokens_per_s / plain:.2f}x",

@@ -11,6 +11,11 @@ def _ratio(numerator: float, denominator: float) -> float | None:
     return numerator / denominator if denominator else None
 
 
+def shown(rate: float | None) -> str:
+    """A rate for people: two decimals, `-` where there was nothing to divide by."""
+    return "-" if rate is None else f"{rate:.2f}"
+
+
 def _added(left: Iterable[int], right: Iterable[int]) -> list[int]:
     return [a + b for a, b in zip_longest(left, right, fillvalue=0)]
 

@@ -5,12 +5,12 @@ from __future__ import annotations
 import json
 
 import pytest
-from typer.testing import CliRunner
-
 from embedded import needs_target
+from typer.testing import CliRunner
 
 from eagle3_ext import demo
 from eagle3_ext.cli import app
+from eagle3_ext.decoder import SpeculativeDecoder
 
 KEYS = {
     "rounds",
@@ -48,6 +48,42 @@ def test_generate_streams_the_reply(tmp_path):
     assert result.exit_code == 0, result.output
     report = json.loads(path.read_text())
     assert report["text"] in result.output and report["stats"]["emitted"] == len(report["tokens"]) <= 8
+
+
+@needs_target
+def test_one_token_has_no_round_and_still_a_report(tmp_path):
+    """The prefill gives it: rates without a round are shown as `-` and written as null."""
+    path = tmp_path / "report.json"
+    end = ["--max-new-tokens", "1", "--threads", "1", "--json", str(path)]
+    result = CliRunner().invoke(app, ["generate", "Hello", *end])
+    assert result.exit_code == 0, result.output
+    assert json.loads(path.read_text())["stats"]["accept_length"] is None
+    result = CliRunner().invoke(app, ["demo", "--prompts", "1", *end])
+    assert result.exit_code == 0, result.output
+    assert json.loads(path.read_text())["modes"]["eagle3"]["accept_length"] is None
+
+
+@needs_target
+@pytest.mark.parametrize(
+    ("arguments", "words"),
+    [
+        (["demo", "--max-new-tokens", "9000"], "--max-new-tokens"),
+        (["generate", "Hello", "--max-new-tokens", "9000"], "--max-new-tokens"),
+        (["demo", "--drafter", "{folder}"], "--drafter"),
+        (["generate", "Hello", "--drafter", "{folder}"], "--drafter"),
+    ],
+)
+def test_what_does_not_fit_the_model_is_refused_before_decoding(arguments, words, write, monkeypatch):
+    """More tokens than it has positions; a drafter of another target."""
+
+    def no_decoding(*_, **__):
+        raise AssertionError("decoding began")
+
+    monkeypatch.setattr(demo, "run", no_decoding)
+    monkeypatch.setattr(SpeculativeDecoder, "stream", no_decoding)
+    arguments = [argument.format(folder=write()) for argument in arguments]
+    result = CliRunner().invoke(app, [*arguments, "--threads", "1"])
+    assert result.exit_code == 2 and words in result.output, result.output
 
 
 @pytest.mark.parametrize(

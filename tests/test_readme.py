@@ -5,9 +5,11 @@ from pathlib import Path
 
 import pytest
 import torch
+from embedded import needs_target
 
 from eagle3_ext import smollm2
 
+pytestmark = needs_target
 README = Path(__file__).parents[1] / "README.md"
 DRAFTER = Path(smollm2.__file__).parent / "demo_drafter"
 

@@ -83,7 +83,7 @@ class Source:
         said, stored = self.integer(key, default), self.stored(name, dim)
         if stored is None:
             return said
-        if said is not None and said != stored:
+        if said != stored and self.said(key) is not None:
             self.note(f"config.json: {key} is {said}, but {name} is {list(self.shapes[name])}: took {stored}")
         return stored
 
