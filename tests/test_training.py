@@ -154,6 +154,18 @@ def test_a_narrower_vocabulary_drafts_what_is_left_of_it(training):
         drafter.narrow(torch.tensor([3, 4]))
 
 
+def test_a_blend_lies_between_two_drafters_of_one_vocabulary(training):
+    one, two = (make_drafter(training, torch.arange(3, 97, 2)) for _ in range(2))
+    for parameter in one.parameters():
+        parameter.data.normal_()
+    expected = {name: 0.75 * p + 0.25 * q for (name, p), q in zip(one.named_parameters(), two.parameters())}
+    one.blend(two, 0.25)
+    for name, parameter in one.named_parameters():
+        torch.testing.assert_close(parameter, expected[name])
+    with pytest.raises(ValueError, match="different draft vocabularies"):
+        one.blend(make_drafter(training, torch.arange(2, 96, 2)), 0.25)
+
+
 def test_sampled_columns_estimate_the_whole_softmax(training):
     """The sum over a step's columns, corrected, is that over the vocabulary: exactly if all are taken, else on average."""
 

@@ -34,7 +34,7 @@ DEFAULT_STATE = ROOT / "build" / "training"
 def generate(
     shards: Annotated[int, typer.Option(min=1, help="how many shards there should be in the end")] = 64,
     rows: Annotated[int, typer.Option(min=2, help="chats per shard, decoded as one batch")] = 128,
-    length: Annotated[int, typer.Option(min=64, help="tokens per chat")] = 160,
+    length: Annotated[int, typer.Option(min=64, help="tokens per chat")] = 112,
     greedy_share: Annotated[float, typer.Option(min=0, max=1, help="share of answers without sampling")] = 0.75,
     worker: Annotated[int, typer.Option(min=0, help="number of this process, when several generate at once")] = 0,
     threads: Threads = 1,
@@ -96,7 +96,7 @@ def train(
     steps: Annotated[int, typer.Option(min=1, help="optimizer steps, earlier sittings included")] = 2400,
     learning_rate: Annotated[float, typer.Option(min=0, help="Muon's; the head and norms learn at a quarter")] = 6e-3,
     draft_steps: Annotated[int, typer.Option(min=1, max=8, help="depth of the training-time test")] = 4,
-    batch_rows: Annotated[int, typer.Option(min=1, help="chats per step")] = 16,
+    batch_rows: Annotated[int, typer.Option(min=1, help="chats per step")] = 24,
     draft_vocab: Annotated[int, typer.Option(min=256, help="draft vocabulary size: the most frequent tokens")] = 16384,
     head_columns: Annotated[int, typer.Option(min=64, help="draft tokens scored per step, of the vocabulary")] = 4096,
     init: Annotated[Optional[Path], typer.Option(help="drafter to start from; its vocabulary is kept and widened")] = None,
@@ -152,6 +152,26 @@ def narrow(
     drafter.narrow(shards.frequent_tokens(draft_vocab, target.config.vocab_size, votes, among=known))
     drafter.save(state / "drafter")
     console.print(f"narrow: {len(known)} tokens became {draft_vocab}")
+
+
+@app.command()
+def blend(
+    other: Annotated[Path, typer.Argument(help="checkpoint of the same draft vocabulary: what was trained from")],
+    share: Annotated[float, typer.Option(min=0, max=1, help="its share of the weights")] = 0.1,
+    state: State = DEFAULT_STATE,
+) -> None:
+    """Mix a little of an earlier checkpoint into drafter/, which keeps it good on text unlike its last shards."""
+    from eagle3_ext.smollm2 import load_target
+    from training.model import TrainableDrafter
+
+    target, _ = load_target(torch.float32)
+    drafter, earlier = (TrainableDrafter.from_checkpoint(target.config, path) for path in (state / "drafter", other))
+    try:
+        drafter.blend(earlier, share)
+    except ValueError as error:
+        raise typer.BadParameter(f"{other}: {error}", param_hint="OTHER") from None
+    drafter.save(state / "drafter")
+    console.print(f"blend: {1 - share:.0%} of drafter/, {share:.0%} of {other}")
 
 
 @app.command()
