@@ -50,15 +50,10 @@ def _load(drafter: Path | None, threads: int):
 
 
 def _cache_length(setup, prompt: int, max_new_tokens: int, num_speculative_tokens: int) -> int:
-    """Positions that a prompt of `prompt` tokens, its reply and the last round's drafts take."""
-    length = prompt + max_new_tokens + num_speculative_tokens + 1
-    if length > (most := setup.model.config.max_position_embeddings):
-        room = max(most - length + max_new_tokens, 0)
-        raise typer.BadParameter(
-            f"{max_new_tokens} tokens do not fit: after a prompt of {prompt} the model has room for {room}",
-            param_hint="--max-new-tokens",
-        )
-    return length
+    try:
+        return setup.cache_length(prompt, max_new_tokens, num_speculative_tokens)
+    except ValueError as error:
+        raise typer.BadParameter(str(error), param_hint="--max-new-tokens") from None
 
 
 @app.command()

@@ -88,6 +88,19 @@ class EmbeddedSetup:
         """The chat prompt's token ids, int64 [1, T]."""
         return torch.tensor([self.tokenizer.encode(smollm2.chat_prompt(text), add_special_tokens=False).ids])
 
+    def cache_length(self, prompt: int, max_new_tokens: int, num_speculative_tokens: int) -> int:
+        """Positions that a prompt of `prompt` tokens, its reply and the last round's drafts take.
+
+        Raises ValueError when the model has fewer.
+        """
+        length, most = prompt + max_new_tokens + num_speculative_tokens + 1, self.model.config.max_position_embeddings
+        if length > most:
+            room = max(most - length + max_new_tokens, 0)
+            raise ValueError(
+                f"{max_new_tokens} tokens do not fit: after a prompt of {prompt} the model has room for {room}"
+            )
+        return length
+
     def target(self, max_length: int, plan=None, cache: str = "static") -> TransformersTarget:
         return TransformersTarget(self.model, plan, cache=cache, max_length=max_length)
 
@@ -134,7 +147,7 @@ def run(
     if not 1 <= prompts <= len(PROMPTS):
         raise ValueError(f"prompts must be in [1, {len(PROMPTS)}], got {prompts}")
     encoded = [setup.encode(prompt) for prompt in PROMPTS[:prompts]]
-    length = max(ids.shape[1] for ids in encoded) + max_new_tokens + num_speculative_tokens + 1
+    length = setup.cache_length(max(ids.shape[1] for ids in encoded), max_new_tokens, num_speculative_tokens)
     broken = Drafter.from_checkpoint(skip_fusion(setup.checkpoint), setup.model)
     plain_target = setup.target(length)
     decoders = {

@@ -51,14 +51,13 @@ class NativeLinears:
         if elsewhere:
             raise ValueError(f"native linears are for CPU models; weights found on {', '.join(sorted(elsewhere))}")
         decoder = model.get_decoder() if hasattr(model, "get_decoder") else model
-        for prefix, module in decoder.named_modules():
-            if type(module) not in (torch.nn.Linear, torch.nn.Embedding):
-                for name, parameter in module.named_parameters(prefix, recurse=False):
-                    if parameter.dim() > 1:
-                        raise ValueError(
-                            f"{name} belongs to a {type(module).__name__}, not to a torch.nn.Linear: row-invariant "
-                            "linears cannot stand in for it. Use fp32, or row_invariant=False"
-                        )
+        for name, parameter in decoder.named_parameters(remove_duplicate=False):
+            owner = type(decoder.get_submodule(name.rpartition(".")[0]))
+            if parameter.dim() > 1 and owner not in (torch.nn.Linear, torch.nn.Embedding):
+                raise ValueError(
+                    f"{name} belongs to a {owner.__name__}, not to a torch.nn.Linear: row-invariant linears cannot stand "
+                    "in for it. Use fp32, or row_invariant=False"
+                )
         self._modules = [(vars(module), _forward_of(module)) for module in modules]
         self._saved: list[list] = []
 

@@ -314,19 +314,19 @@ def test_a_drafter_made_in_inference_mode_lives_on_outside_of_it():
 
 def test_more_states_than_a_kernel_takes_are_refused():
     """Normed one by one: sixteen are right, and the seventeenth has no place."""
-    for count in (16, 17):
-        config = make_config(num_states=count, feature_norm="per_state", boundaries=tuple(range(1, 1 + count)))
-        if count == 17:
-            with pytest.raises(ValueError, match="17 states are normed one by one, expected at most 16"):
-                make_drafter(config)
-            return
-        drafter, rows = make_drafter(config), make_rows(config, 3)
-        extend(drafter, rows)
-        model, weights = make_model(config), make_checkpoint(config).weights
-        tables = model.get_input_embeddings().weight, model.get_output_embeddings().weight
-        plain = reference.Drafter(config, weights, *tables)
-        plain.extend(rows["features"], rows["tokens"], rows["positions"])
-        assert plain.draft(2) == drafter.draft(2).tokens[0].tolist()
+    most, more = (
+        make_config(num_states=count, feature_norm="per_state", boundaries=tuple(range(1, 1 + count)))
+        for count in (16, 17)
+    )
+    drafter, rows = make_drafter(most), make_rows(most, 3)
+    extend(drafter, rows)
+    model, weights = make_model(most), make_checkpoint(most).weights
+    tables = model.get_input_embeddings().weight, model.get_output_embeddings().weight
+    plain = reference.Drafter(most, weights, *tables)
+    plain.extend(rows["features"], rows["tokens"], rows["positions"])
+    assert plain.draft(2) == drafter.draft(2).tokens[0].tolist()
+    with pytest.raises(ValueError, match="17 states are normed one by one, expected at most 16"):
+        make_drafter(more)
 
 
 def test_nan_features_end_the_draft_without_an_id():

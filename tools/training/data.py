@@ -36,8 +36,7 @@ class ShardSet:
         """Raises FileNotFoundError when there is nothing to train on."""
         self._folder = folder
         self._files: dict[Path, object] = {}
-        self._rows: list[tuple[Path, int]] = []
-        self._lengths: list[int] = []
+        self._rows: list[tuple[Path, int, int]] = []  # file, row in it, tokens
         self.refresh()
         self.validation_shard = self._rows[0][0].name if self._rows else ""
         if not self._training_rows():
@@ -54,8 +53,7 @@ class ShardSet:
             if path not in self._files:
                 self._files[path] = safe_open(path, framework="pt")
                 rows, length = self._files[path].get_slice("tokens").get_shape()
-                self._rows += [(path, row) for row in range(rows)]
-                self._lengths += [length] * rows
+                self._rows += [(path, row, length) for row in range(rows)]
 
     def __len__(self) -> int:
         return len(self._rows)
@@ -63,7 +61,7 @@ class ShardSet:
     @property
     def validation_rows(self) -> list[int]:
         """Numbers of the rows that are kept from training; they have one length."""
-        rows = [row for row, (path, _) in enumerate(self._rows) if path.name == self.validation_shard]
+        rows = [row for row, (path, _, _) in enumerate(self._rows) if path.name == self.validation_shard]
         return rows[:VALIDATION_ROWS]
 
     def _training_rows(self) -> list[int]:
@@ -77,7 +75,8 @@ class ShardSet:
         """
         of_length = defaultdict(list)
         for row in self._training_rows():
-            of_length[self._lengths[row]].append(row)
+            _, _, length = self._rows[row]
+            of_length[length].append(row)
         batches = []
         for rows in of_length.values():
             rng.shuffle(rows)
@@ -89,7 +88,7 @@ class ShardSet:
     def batch(self, rows: list[int]) -> Chats:
         """The chats with these numbers, which have one length."""
         picked: dict[str, list[torch.Tensor]] = {}
-        for path, row in (self._rows[index] for index in rows):
+        for path, row, _ in (self._rows[index] for index in rows):
             for name in self._files[path].keys():
                 picked.setdefault(name, []).append(self._files[path].get_slice(name)[row : row + 1])
         return Chats(**{name: torch.cat(parts) for name, parts in picked.items()})

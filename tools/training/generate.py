@@ -7,7 +7,6 @@ while the text is decoded: text and features cost one forward pass per token tog
 from __future__ import annotations
 
 import dataclasses
-import os
 import random
 from collections.abc import Callable
 from pathlib import Path
@@ -21,6 +20,7 @@ from eagle3_ext.demo_prompts import PROMPTS
 from eagle3_ext.features import CapturePlan, capture
 from eagle3_ext.smollm2 import chat_prompt
 
+from .files import written_whole
 from .prompts import sample_user_turn
 
 BOUNDARIES = (2, 15, 27)  # the states after layers 1, 14 and 26: what EAGLE-3 takes from a 30-layer target
@@ -52,10 +52,8 @@ class Chats:
         return Chats(*(getattr(self, field.name)[rows] for field in dataclasses.fields(self)))
 
     def save(self, path: Path) -> None:
-        """Written under another name first: an interrupted write never leaves half a shard."""
-        partial = path.with_suffix(".partial")
-        save_file({field.name: getattr(self, field.name).contiguous() for field in dataclasses.fields(self)}, partial)
-        os.replace(partial, path)
+        with written_whole(path) as shard:
+            save_file({field.name: getattr(self, field.name).contiguous() for field in dataclasses.fields(self)}, shard)
 
 
 class ChatFormat:

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import json
 import math
-import os
 from pathlib import Path
 
 import torch
@@ -12,6 +11,7 @@ import torch.nn.functional as F
 from safetensors.torch import load_file, save_file
 from torch import Tensor, nn
 
+from .files import written_whole
 from .generate import BOUNDARIES
 
 KeysValues = list[tuple[Tensor, Tensor]]
@@ -154,21 +154,16 @@ class TrainableDrafter(nn.Module):
         return mixed
 
     def save(self, folder: Path) -> None:
-        """Writes config.json and model.safetensors (bf16) as SpecForge does and SGLang reads.
-
-        Both are complete before they take the place of older ones.
-        """
+        """Writes config.json and model.safetensors (bf16) as SpecForge does and SGLang reads."""
         folder.mkdir(parents=True, exist_ok=True)
         tensors = {
             name: (tensor.bfloat16() if tensor.is_floating_point() else tensor).detach().clone().contiguous()
             for name, tensor in self.state_dict().items()
         }
-        partial = folder / "model.partial", folder / "config.partial"
-        save_file(tensors, partial[0], metadata={"format": "pt"})
-        partial[0].chmod(0o644)  # safetensors makes it private
-        partial[1].write_text(json.dumps(self._config(), indent=2) + "\n")
-        os.replace(partial[0], folder / "model.safetensors")
-        os.replace(partial[1], folder / "config.json")
+        with written_whole(folder / "model.safetensors") as weights, written_whole(folder / "config.json") as config:
+            save_file(tensors, weights, metadata={"format": "pt"})
+            weights.chmod(0o644)  # safetensors makes it private
+            config.write_text(json.dumps(self._config(), indent=2) + "\n")
 
     @classmethod
     def from_checkpoint(cls, target_config, folder: Path) -> TrainableDrafter:

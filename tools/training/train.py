@@ -5,7 +5,6 @@ from __future__ import annotations
 import dataclasses
 import itertools
 import math
-import os
 import random
 from collections.abc import Iterator
 from pathlib import Path
@@ -16,6 +15,7 @@ from rich.console import Console
 from torch import Tensor
 
 from .data import ShardSet
+from .files import written_whole
 from .generate import Chats
 from .model import TrainableDrafter
 from .optim import Muon
@@ -169,9 +169,8 @@ class Trainer:
             "epoch": self._epoch,
             "validation_shard": self.shards.validation_shard,
         }
-        partial = self._state_file.with_suffix(".partial")
-        torch.save(state, partial)
-        os.replace(partial, self._state_file)
+        with written_whole(self._state_file) as path:
+            torch.save(state, path)
 
     def _resume(self) -> None:
         state = torch.load(self._state_file, weights_only=True)
