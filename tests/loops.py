@@ -6,6 +6,7 @@ import functools
 import warnings
 from collections.abc import Callable
 from dataclasses import dataclass, replace
+from pathlib import Path
 
 import torch
 from transformers import LlamaConfig, LlamaForCausalLM
@@ -52,12 +53,17 @@ class Loop:
         drafter = self.drafter(checkpoint)
         return self.target(drafter.plan), drafter
 
-    def run(self, fault: Callable[[Loop], Parts] | None = None, witness: bool = True) -> tuple[list[dict], DecodeStats]:
-        """Decodes every prompt with the fault in place; the events of the trace and what was counted."""
+    def run(
+        self, fault: Callable[[Loop], Parts] | None = None, witness: bool = True, path: Path | None = None
+    ) -> tuple[list[dict], DecodeStats]:
+        """Decodes every prompt with the fault in place; the events of the trace and what was counted.
+
+        With a `path` the trace goes there, and no event comes back.
+        """
         target, drafter = self.parts() if fault is None else fault(self)
         drafter_witness = DrafterWitness(self.checkpoint, self.model) if witness else None
         stats = DecodeStats()
-        with trace.recording(drafter_witness=drafter_witness) as recorder:
+        with trace.recording(path, drafter_witness=drafter_witness) as recorder:
             for index, prompt in enumerate(self.prompts):
                 lucky = drafter if self.lucky is None else LuckyDrafter(drafter, self, prompt, self.lucky + index)
                 decoder = SpeculativeDecoder(target, lucky, self.depth)

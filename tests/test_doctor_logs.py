@@ -131,7 +131,7 @@ def test_server_arguments():
 
 
 def test_lines_are_counted_by_what_they_are():
-    lines = [SGLANG, "INFO: 200 OK\n", VLLM_NOW[:150] + "\n", "\n", LLAMA, LLAMA.replace("2.50", "9.90"), DEBUG[:-1]]
+    lines = [SGLANG, "INFO: 200 OK\n", VLLM_NOW[:150] + "\n", "\n", LLAMA, LLAMA.replace("2.50", "9.90"), DEBUG[:-2]]
     counts = LineCounts()
     found = list(read_lines([line.encode() for line in lines], counts))
     assert [(number, bool(line.contradiction)) for number, line in found] == [(1, False), (5, False), (6, True)]
@@ -174,6 +174,11 @@ def test_no_cut_line_is_read_differently(line):
     for end in range(len(line.rstrip()) - 1):
         for _, value in read_lines([line[:end].encode()], LineCounts()):
             assert value == whole, line[:end]
+
+
+def test_a_pasted_excerpt_has_no_last_newline():
+    ((_, found),) = read_lines([DEBUG[:-1].encode()], LineCounts())
+    assert found == parse_line(DEBUG)
 
 
 # ---- numbers that contradict each other

@@ -327,12 +327,13 @@ CATALOGUE: dict[str, Entry] = {
         "Nothing, if the lines are what you expect.",
     ),
     "weak-drafter": Entry(
-        "note",
-        "few drafts are accepted, and the data path is clean",
-        "Every check of this trace passed: the drafter gets what it was trained on. It is weak on this text, or "
-        "belongs to another target.",
-        "Other prompts, above all prompts like its training data; the checkpoint's model card.",
-        "A better drafter, or fewer speculative tokens.",
+        "suspect",
+        "almost no draft is accepted, and capture is right: suspect the drafter or its target",
+        "Every check of this trace passed: the drafter gets what it asks for. It was trained beside another target (or "
+        "another revision of it), for other text, on other layers than its file says, or hardly at all.",
+        "The model card's target against the one that is served; probe_boundaries measures which layers the weights were "
+        "trained on; prompts like the training data.",
+        "The drafter of this very target, or fewer speculative tokens.",
     ),
     "falls-after-first-round": Entry(
         "note",

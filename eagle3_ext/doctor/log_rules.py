@@ -10,7 +10,8 @@ from .logs import Acceptance, DrafterInput, LineCounts, LogLine, ServerArguments
 
 MOST_DRAFTS = 64  # draft tokens per round that a rate's denominator is searched up to
 ENOUGH_LINES = 3  # lines before no whole draft count decides a rate's meaning: the count may change between rounds
-ENOUGH_NARROW = 8  # lines of the embedding's width before they say anything about decode
+ENOUGH_NARROW = 3  # lines of the embedding's width that make a reader suspicious
+MANY_NARROW = 8  # more than the draft steps of one round: some of them should have been an extend
 MOST_WIDTHS = 64  # different widths that are kept apart
 FEW_CONTRADICTIONS = 0.1
 USELESS_FIRST_DRAFT, LOW_RATE, LOW_LENGTH = 0.1, 0.25, 1.1
@@ -140,6 +141,15 @@ class DrafterInputs:
         """All lines of the full width come before enough others."""
         return self.narrow >= ENOUGH_NARROW and 0 < self.wide == self.wide_before_narrow
 
+    @property
+    def ranks_explain_twins(self) -> bool:
+        """Tensor-parallel ranks print each value once each: no run is longer than there are ranks, and where the lines
+        name no rank, the same number of times again and again."""
+        longest = max([self.run, *self.repetitions])
+        if len(self.labels) > 1:
+            return longest <= len(self.labels)
+        return sum(self.repetitions.values()) >= 2 and set(self.repetitions) == {longest}
+
     def _compare(self, line: DrafterInput) -> None:
         last, self.last = self.last, line
         hidden = last is not None and (last.rows, last.width, last.norm, last.first5) == (
@@ -174,7 +184,7 @@ class LogSummary:
 
     def findings(self, source: str = "log", features_width: int | None = None) -> list[Finding]:
         """What is wrong. `features_width` is K*H of the drafter that ran, where its checkpoint is known."""
-        findings = _algorithm(self, features_width) + _inputs(self.inputs) + _known_width(self.inputs, features_width)
+        findings = _algorithm(self, features_width) + _inputs(self.inputs, features_width) + _known_width(self.inputs, features_width)
         for engine, sums in self.acceptance.items():
             findings += _acceptance(engine, sums)
         return [replace(finding, source=source) for finding in findings]
@@ -307,27 +317,50 @@ def _acceptance(engine: Source, sums: AcceptanceSums) -> list[Finding]:
     return findings
 
 
-def _inputs(inputs: DrafterInputs) -> list[Finding]:
+def _narrow_words(inputs: DrafterInputs, features_width: int | None) -> list[str]:
+    """What a width as narrow as the embedding's is, and what to log next to tell right from wrong."""
+    narrow, full = inputs.last.embedding_width, features_width or max(inputs.widths)
+    share = ""
+    if full > narrow and full % narrow == 0:
+        share = f", a third of {full}" if full == 3 * narrow else f", one of the {full // narrow} in {full}"
+    words = [
+        f"{narrow} is the width of one hidden state{share}: right in a draft step (recurrent hidden), wrong in extend"
+    ]
+    if inputs.narrow < MANY_NARROW:
+        words.append(
+            f"{inputs.narrow} lines may all be draft steps of one round: log the phase (forward_mode) and the rows with "
+            "each line, over at least three rounds"
+        )
+    return words
+
+
+def _inputs(inputs: DrafterInputs, features_width: int | None) -> list[Finding]:
     findings = []
     shown = ", ".join(f"{width}: {count} lines" for width, count in sorted(inputs.widths.items(), reverse=True))
     if inputs.not_finite:
         findings.append(found("not-finite", f"{inputs.not_finite} of {inputs.lines} drafter inputs"))
     if inputs.only_in_prefill:
         line = f"widths {shown}; all wide lines (up to {inputs.most_wide_rows} rows) come before the first narrow one"
-        findings.append(found("features-only-in-prefill", line))
+        findings.append(found("features-only-in-prefill", line, *_narrow_words(inputs, features_width)))
     elif inputs.narrow >= ENOUGH_NARROW and not inputs.wide:
-        findings.append(found("no-features-seen", f"widths {shown}: as wide as the embedding in every line"))
-    if inputs.stale >= 3:
+        line = f"widths {shown}: as wide as the embedding in every line"
+        findings.append(found("no-features-seen", line, *_narrow_words(inputs, features_width)))
+    if inputs.stale >= 2:
         line = (
             f"{inputs.stale} of {inputs.lines} lines repeat the hidden state of the line before under another embedding"
         )
         findings.append(found("identical-steps", f"{line}: a buffer that is not refilled", severity="suspect"))
-    elif inputs.twins >= 3:
-        lengths = inputs.repetitions.most_common(3)
+    elif inputs.twins >= 2:
+        lengths = (inputs.repetitions + Counter([inputs.run])).most_common(3)
         ranks = f"{len(inputs.labels)} labels" if len(inputs.labels) > 1 else "no rank in the lines"
         runs = ", ".join(f"{count} runs of {length}" for length, count in lengths)
-        line = f"{inputs.twins} of {inputs.lines} lines equal the line before, embedding included ({runs}; {ranks})"
-        findings.append(found("identical-steps", f"{line}: one line per tensor-parallel rank"))
+        line = f"{inputs.twins} of {inputs.lines} lines equal the line before to the last digit, embedding included"
+        line += f" ({runs}; {ranks})"
+        if inputs.ranks_explain_twins:
+            findings.append(found("identical-steps", f"{line}: one line per tensor-parallel rank"))
+        else:
+            line += ": one line per tensor-parallel rank, or a step that repeats"
+            findings.append(found("identical-steps", line, severity="suspect"))
     return findings
 
 

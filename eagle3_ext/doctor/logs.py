@@ -141,6 +141,7 @@ _DEBUG = re.compile(
     rf"EAGLE3_DEBUG\[\w+\] input: hs_shape={_SHAPE}, embed_shape={_SHAPE}, hs_norm=({_VALUE}), "
     rf"hs_first5=\[({_VALUE}(?:, {_VALUE})*)\], embed_norm=({_VALUE})\s*$"
 )
+_WHOLE_DEBUG = re.compile(rb"hs_norm=\d+\.\d{4}, .*embed_norm=\d+\.\d{4}$")
 _ALGORITHM = re.compile(
     r"(?:speculative_algorithm=['\"]|--speculative-algo(?:rithm)?[= ])(?P<algorithm>[A-Za-z0-9_]+)\b"
 )
@@ -296,8 +297,9 @@ def read_lines(lines: Iterable[bytes], counts: LineCounts) -> Iterator[tuple[int
         if _MARKS.search(raw) is None:
             counts.foreign += 1
             continue
-        # Without its newline a last line may end inside a number, and only this one ends in an open number.
-        if b"EAGLE3_DEBUG" in raw and not raw.endswith(b"\n"):
+        # Without its newline a last line may end inside a number, and only this one ends in an open number. Four digits
+        # behind the point, as its other norm has, are all there are: pasted excerpts lack the newline.
+        if b"EAGLE3_DEBUG" in raw and not raw.endswith(b"\n") and _WHOLE_DEBUG.search(raw) is None:
             counts.damaged += 1
             continue
         try:
