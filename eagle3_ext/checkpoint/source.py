@@ -7,6 +7,7 @@ from typing import Any
 
 from .config import Shape
 
+_TOO_MANY = 2**53  # of anything: past it a float, as RoPE's angles are made of, skips integers
 NESTED = ("transformer_layer_config", "eagle_config", "speculators_config")
 
 
@@ -56,10 +57,7 @@ class Source:
     def integer(self, key: str, default: int | None = None) -> int | None:
         """A positive integer; anything else is a problem and reads as absent."""
         value = self.said(key, default)
-        if value is None or (type(value) is int and value >= 1):
-            return value
-        self.problem(f"config.json: {key} is {value!r}; it must be a positive integer")
-        return None
+        return None if value is None else count(self, key, value)
 
     def number(self, key: str, default: float) -> float:
         """A positive finite number; anything else is a problem and reads as `default`."""
@@ -86,6 +84,20 @@ class Source:
         if said != stored and self.said(key) is not None:
             self.note(f"config.json: {key} is {said}, but {name} is {list(self.shapes[name])}: took {stored}")
         return stored
+
+
+def count(source: Source, key: str, value: Any, least: int = 1) -> int | None:
+    """`value` as an integer of at least `least`; anything else is a problem naming `key` and reads as absent.
+
+    The one door for every count of a config. 40.0, "40" and true are none: whoever wrote them meant something else.
+    """
+    if type(value) is int and least <= value < _TOO_MANY:
+        return value
+    expected = "a positive integer" if least == 1 else f"an integer of at least {least}"
+    if type(value) is int and value >= _TOO_MANY:
+        expected += f" below {_TOO_MANY}"
+    source.problem(f"config.json: {key} is {value!r}; it must be {expected}")
+    return None
 
 
 def positive(source: Source, key: str, value: Any, default: float) -> float:
