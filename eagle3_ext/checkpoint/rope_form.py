@@ -7,7 +7,7 @@ from collections.abc import Mapping
 from typing import Any
 
 from ..rope import Rope
-from .source import Source, count, positive
+from .source import Source, checked_count, positive
 
 _KINDS = {"default": "default", "mrope": "default", "linear": "linear", "dynamic": "dynamic",
           "llama3": "llama3", "yarn": "yarn", "deepseek_yarn": "yarn"}
@@ -127,7 +127,7 @@ def _original_length(source: Source, kind: str, values: Mapping[str, Any], fallb
     if value is None:
         source.problem(f"config.json: RoPE type {kind} needs {key}, which is missing")
         return 1
-    return count(source, f"{key} (RoPE type {kind})", value) or 1
+    return checked_count(source, f"{key} (RoPE type {kind})", value) or 1
 
 
 def _factor(source: Source, kind: str, values: Mapping[str, Any], limit: int | None = None,
