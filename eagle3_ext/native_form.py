@@ -24,7 +24,7 @@ def native_weights(config: DrafterConfig, weights: Mapping[str, torch.Tensor], l
     else:
         native["cos_sin"] = half_rotation_table(config.rope_theta, config.head_dim, length, config.rope)
     order = _row_order(config)
-    if torch.equal(order, torch.arange(len(order))):
+    if order.tolist() == list(range(len(order))):
         return native
     for name in native:
         module, _, projection = name.rpartition(".self_attn.")
@@ -45,7 +45,7 @@ def _row_order(config: DrafterConfig) -> torch.Tensor:
         return half_rotation_order(config.head_dim, config.rope)
     nope = config.mla.nope_head_dim
     rotated = half_rotation_order(config.mla.rope_head_dim, config.rope)
-    return torch.cat([torch.arange(nope), nope + rotated])
+    return torch.cat([torch.arange(nope, device="cpu"), nope + rotated])
 
 
 def _reordered(weight: torch.Tensor, order: torch.Tensor, config: DrafterConfig, projection: str) -> torch.Tensor:

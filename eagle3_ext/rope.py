@@ -1,4 +1,8 @@
-"""The one source of RoPE angles: the native drafter, the reference and the tests all take their table from here."""
+"""The one source of RoPE angles: the native drafter, the reference and the tests all take their table from here.
+
+Every tensor made here names its dtype and device: torch.set_default_dtype and torch.device as a context must not turn
+the kernels' tables into another type, or into one without values.
+"""
 
 from __future__ import annotations
 
@@ -47,7 +51,7 @@ def inverse_frequencies(theta: float, dim: int, rope: Rope = Rope(), length: int
 
     `length` matters for kind "dynamic" only: tokens of the sequence, whose base grows past `original_length`.
     """
-    exponents = torch.arange(0, dim, 2, dtype=torch.float64) / dim
+    exponents = torch.arange(0, dim, 2, dtype=torch.float64, device="cpu") / dim
     if rope.kind == "dynamic":
         growth = rope.alpha or max(1.0, rope.factor * length / rope.original_length - (rope.factor - 1))
         return (theta * growth ** (dim / (dim - 2))) ** -exponents
@@ -81,7 +85,7 @@ def _yarn(plain: torch.Tensor, theta: float, dim: int, rope: Rope) -> torch.Tens
         low, high = math.floor(low), math.ceil(high)
     low, high = max(low, 0), min(high, dim - 1)
     width = high - low if high != low else 0.001
-    stretched = ((torch.arange(dim // 2, dtype=torch.float64) - low) / width).clamp(0, 1)
+    stretched = ((torch.arange(dim // 2, dtype=torch.float64, device="cpu") - low) / width).clamp(0, 1)
     return plain * (1 - stretched) + plain / rope.factor * stretched
 
 
@@ -111,7 +115,7 @@ def rope_table(
     """
     if dim < 0 or dim % 2:
         raise ValueError(f"rope_table: dim is {dim}; RoPE rotates pairs of dimensions, so it must be even")
-    positions = torch.arange(length, dtype=torch.float64)
+    positions = torch.arange(length, dtype=torch.float64, device="cpu")
     angles = torch.outer(positions, inverse_frequencies(theta, dim, rope))
     if rope.kind == "dynamic" and rope.alpha is None:
         for position in range(rope.original_length, length):
@@ -127,9 +131,10 @@ def half_rotation_order(head_dim: int, rope: Rope) -> torch.Tensor:
     angle 0 of `half_rotation_table`.
     """
     rotated = head_dim if rope.rotary_dim is None else rope.rotary_dim
-    dims = torch.arange(rotated)
-    first, second = (dims[0::2], dims[1::2]) if rope.interleaved else dims.chunk(2)
-    rest_first, rest_second = torch.arange(rotated, head_dim).chunk(2) if rotated < head_dim else (dims[:0], dims[:0])
+    dims = torch.arange(head_dim, device="cpu")
+    turning, resting = dims[:rotated], dims[rotated:]
+    first, second = (turning[0::2], turning[1::2]) if rope.interleaved else turning.chunk(2)
+    rest_first, rest_second = resting.chunk(2) if rotated < head_dim else (resting, resting)
     return torch.cat([first, rest_first, second, rest_second])
 
 
@@ -137,7 +142,7 @@ def half_rotation_table(theta: float, head_dim: int, length: int, rope: Rope) ->
     """`rope_table` over the whole head, float32 [length, head_dim], for heads in `half_rotation_order`."""
     rotated = head_dim if rope.rotary_dim is None else rope.rotary_dim
     cos, sin = rope_table(theta, rotated, length, rope=rope).chunk(2, dim=-1)
-    passing = torch.ones(length, (head_dim - rotated) // 2)
+    passing = torch.ones(length, (head_dim - rotated) // 2, dtype=cos.dtype, device="cpu")
     return torch.cat([cos, passing, sin, torch.zeros_like(passing)], dim=-1)
 
 

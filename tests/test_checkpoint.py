@@ -149,6 +149,69 @@ def test_shapes_win_over_the_config(tmp_path):
         assert key in told
 
 
+COUNTS = ["hidden_size", "target_hidden_size", "intermediate_size", "num_hidden_layers", "num_attention_heads",
+          "num_key_value_heads", "head_dim", "vocab_size", "draft_vocab_size", "num_aux_hidden_states",
+          "max_position_embeddings", "original_max_position_embeddings", "sliding_window", "rotary_dim", "kv_lora_rank",
+          "q_lora_rank", "qk_rope_head_dim", "qk_nope_head_dim", "v_head_dim"]
+NO_COUNTS = [0, -3, 1.5, 40.0, "forty", "40", True, [], 2**70]
+
+
+@pytest.mark.parametrize("place", [None, "eagle_config", "transformer_layer_config"])
+@pytest.mark.parametrize("key", COUNTS)
+def test_a_count_that_is_none_is_refused_by_its_key_wherever_it_stands(tmp_path, key, place):
+    folder = write(tmp_path)
+    for value in NO_COUNTS:
+        nested = config().get(place) or {}
+        changes = {key: value} if place is None else {key: ..., place: nested | {key: value}}
+        (tmp_path / "config.json").write_text(json.dumps(config(**changes)))
+        with pytest.raises(CheckpointError) as error:
+            load_checkpoint(folder)
+        assert f"config.json: {key} is {value!r}; it must be a positive integer" in str(error.value)
+
+
+def test_a_count_is_checked_where_another_place_has_a_good_one(tmp_path):
+    with pytest.raises(CheckpointError, match="head_dim is 8.0; it must be a positive integer"):
+        load_checkpoint(write(tmp_path, eagle_config={"head_dim": 8.0}))
+
+
+@pytest.mark.parametrize("key", ["speculative_tokens", "verifier_accept_k"])
+def test_counts_of_a_proposal_are_checked(tmp_path, key):
+    def methods(**changes):
+        return {"speculators_config": {"algorithm": "eagle3", "proposal_methods": [{"speculative_tokens": 3} | changes]},
+                "norm_before_residual": False}
+
+    assert load_checkpoint(write(tmp_path, **methods())).provenance.speculative_tokens == 3
+    for value in NO_COUNTS:
+        with pytest.raises(CheckpointError) as error:
+            load_checkpoint(write(tmp_path, **methods(**{key: value})))
+        assert f"proposal_methods[0].{key} is {value!r}; it must be a positive integer" in str(error.value)
+
+
+@pytest.mark.parametrize("value", [-1, 2.0, "x"])
+def test_the_layer_where_windows_start_may_be_0_but_no_less(tmp_path, value):
+    window = {"sliding_window": 5, "use_sliding_window": True}
+    assert load_checkpoint(write(tmp_path, max_window_layers=0, **window)).config.layers == (Layer(window=5),)
+    with pytest.raises(CheckpointError, match="max_window_layers is .*an integer of at least 0"):
+        load_checkpoint(write(tmp_path, max_window_layers=value, **window))
+    with pytest.raises(CheckpointError, match="max_window_layers is .*an integer of at least 0"):
+        load_checkpoint(write(tmp_path, max_window_layers=value))
+
+
+@pytest.mark.parametrize("depth", [1, 40])
+def test_a_depth_that_differs_from_the_stored_layers_is_told(tmp_path, depth):
+    told = ("config.json: num_hidden_layers is 40, but 1 layer is stored: took 1",)
+    assert load_checkpoint(write(tmp_path, num_hidden_layers=depth)).report == (told if depth == 40 else ())
+
+
+def test_numbers_of_states_that_differ_are_told(tmp_path):
+    checkpoint = load_checkpoint(write(tmp_path, num_aux_hidden_states=5))
+    assert checkpoint.config.num_states == 3
+    assert checkpoint.report == ("config.json: num_aux_hidden_states is 5, but 3 layer ids are listed: took 3",)
+    stored = tensors(**{f"fc_norm__{j}__weight": torch.ones(H) for j in range(3)})
+    checkpoint = load_checkpoint(write(tmp_path, stored, target_hidden_size=20, fc_norm=True))
+    assert checkpoint.report == ("config.json: target_hidden_size is 20, but fc_norm.0.weight is [16]: took 16",)
+
+
 @pytest.mark.parametrize(("changes", "told"), [
     ({"rope_theta": ...}, "rope_theta is missing: took 10000,"),
     ({"rope_theta": None}, "rope_theta is missing: took 10000,"),

@@ -283,6 +283,52 @@ def test_rope_that_is_refused(refuse, keys, told):
     refuse(told=told, **keys)
 
 
+LENGTH, ORIGINAL = "max_position_embeddings", "original_max_position_embeddings"
+SHORTENED = {key: value for key, value in YARN.items() if key != "factor"}
+
+
+@pytest.mark.parametrize("keys, factor", [
+    ({LENGTH: 256, "rope_scaling": SHORTENED}, 4.0), ({LENGTH: 64, "rope_scaling": SHORTENED}, 1.0),
+    ({LENGTH: 96, "rope_scaling": {"type": "yarn"}, ORIGINAL: 64}, 1.5),
+])
+def test_a_factor_that_was_derived_is_told(load, keys, factor):
+    checkpoint = load(**keys)
+    assert checkpoint.config.rope.factor == factor
+    told = f"config.json: factor is missing for RoPE type yarn: took {factor:g}, {LENGTH} {keys[LENGTH]} / {ORIGINAL} 64"
+    assert checkpoint.report == (told,)
+
+
+@pytest.mark.parametrize("keys, told", [
+    # the drafter's own maximum is its training length, shorter than the target's original one
+    ({LENGTH: 32, "rope_scaling": SHORTENED}, f"{LENGTH} 32 / {ORIGINAL} 64 it would be 0.5, but it must be at least 1"),
+    ({LENGTH: 63, "rope_scaling": {"type": "yarn"}, ORIGINAL: 64}, f"{LENGTH} 63 / {ORIGINAL} 64 it would be 0.984"),
+    ({"rope_scaling": {"type": "yarn"}}, f"cannot be derived ({LENGTH} is 64, {ORIGINAL} is missing)"),
+    ({LENGTH: ..., "rope_scaling": SHORTENED}, f"cannot be derived ({LENGTH} is missing, {ORIGINAL} is 64)"),
+    ({"rope_scaling": {"type": "yarn", ORIGINAL: "64"}}, f"cannot be derived ({LENGTH} is 64, {ORIGINAL} is '64')"),
+    ({"rope_scaling": {"type": "linear"}}, "factor is missing for RoPE type linear; it must be a number of at least 1"),
+    ({"rope_scaling": {"type": "dynamic"}}, "factor is missing for RoPE type dynamic"),
+    ({"rope_scaling": {"type": "llama3"}}, "factor is missing for RoPE type llama3"),
+])
+def test_a_missing_factor_is_named_first(write, keys, told):
+    with pytest.raises(CheckpointError) as error:
+        load_checkpoint(write(**keys))
+    kind = keys["rope_scaling"].get("type", "yarn")
+    first = str(error.value).splitlines()[1].strip()
+    assert first.startswith(f"config.json: factor is missing for RoPE type {kind}") and told in first
+
+
+@pytest.mark.parametrize("kind", ["linear", "dynamic", "llama3", "yarn", "deepseek_yarn"])
+@pytest.mark.parametrize("factor, told", [(0.25, "1 / 0.25 = 4 may be meant"), (0, "positive number"), (-2, "-2")])
+def test_a_factor_below_one_is_refused(refuse, kind, factor, told):
+    """Positions squeezed together: no trainer means that, and transformers warns of it."""
+    refuse(rope_scaling=LLAMA3 | {"rope_type": kind, "factor": factor}, told=["factor", str(factor), told])
+
+
+def test_llama3_takes_the_original_length_from_either_place(load):
+    nested = {key: value for key, value in LLAMA3.items() if key != ORIGINAL}
+    assert load(rope_scaling=nested, **{ORIGINAL: 64}).config == load(rope_scaling=LLAMA3).config
+
+
 def test_mrope_positions_with_equal_rows(load):  # sglang 34152
     checkpoint = load(rope_scaling={"type": "mrope", "mrope_section": [1, 1, 0]})
     flat, three = oracle(checkpoint), oracle(checkpoint)

@@ -81,6 +81,7 @@ def load_checkpoint(path: str | Path, *, norm_before_residual: bool | None = Non
     source.notes += [*passed_over, *skipped]
     names = tuple(tensor.name for tensor in stored.values())
     refuse_foreign(source, names)
+    source.check_counts()
     source.problems += foreign_tensors(stored) + without_elements(stored)
     unify_pre_norms(stored, source)
     source.shapes = {name: tensor.shape for name, tensor in stored.items()}
@@ -153,8 +154,7 @@ def _tell_dtype(source: Source, declared: torch.dtype | None, weights: Mapping[s
 def _trained_for(source: Source) -> tuple[str | None, int | None]:
     """The target's name and D of a speculators file."""
     config = source.places.get("speculators_config") or {}
-    verifier, methods = config.get("verifier"), config.get("proposal_methods")
+    verifier = config.get("verifier")
     name = verifier.get("name_or_path") if isinstance(verifier, Mapping) else None
-    method = methods[0] if isinstance(methods, list) and methods and isinstance(methods[0], Mapping) else {}
-    tokens = method.get("speculative_tokens")
-    return (name if isinstance(name, str) else None), (tokens if type(tokens) is int else None)
+    tokens = source.proposal_methods[0].get("speculative_tokens") if source.proposal_methods else None
+    return (name if isinstance(name, str) else None), tokens

@@ -120,8 +120,8 @@ def _layers(source: Source, h: int) -> tuple[Layer, ...]:
     count = 1
     while any(name.startswith(f"layers.{count}.self_attn.") for name in source.shapes):
         count += 1
-    said = source.said("num_hidden_layers")
-    if said is not None and said != count:
+    said = source.integer("num_hidden_layers")
+    if said not in (None, count):
         source.note(f"config.json: num_hidden_layers is {said}, but {count} "
                     f"{'layer is' if count == 1 else 'layers are'} stored: took {count}")
     joins = [joins_embedding(source, i, h) for i in range(count)]
@@ -148,11 +148,8 @@ def _windows(source: Source, count: int) -> list[int | None]:
     if source.said("use_sliding_window") is None:
         source.problem(f"config.json: sliding_window is {window}, but neither layer_types nor use_sliding_window says "
                        "whether it applies, and engines disagree; add one of them")
-    first = source.said("max_window_layers", 0)
-    if type(first) is not int or first < 0:
-        source.problem(f"config.json: max_window_layers is {first!r}; it must be a number of layers")
-        return [None] * count
-    return [window if i >= first else None for i in range(count)]
+    first = source.integer("max_window_layers", 0, least=0)
+    return [window if first is not None and i >= first else None for i in range(count)]
 
 
 def _feature_sizes(source: Source, ids: LayerIds | None, h: int) -> dict[str, Any]:
@@ -163,8 +160,12 @@ def _feature_sizes(source: Source, ids: LayerIds | None, h: int) -> dict[str, An
                            f"fc.weight {list(source.shapes['fc.weight'])}: one of the two is wrong")
         return {"fusion": "none", "num_states": 1, "target_hidden_size": h}
     norms = sum(name.startswith("fc_norm.") for name in source.shapes)
-    num_states = len(ids.listed) if ids else source.integer("num_aux_hidden_states") or norms or None
-    state = source.stored("fc_norm.0.weight") or source.integer("target_hidden_size")
+    said = source.integer("num_aux_hidden_states")
+    num_states = len(ids.listed) if ids else said or norms or None
+    if said not in (None, num_states):
+        source.note(f"config.json: num_aux_hidden_states is {said}, but {num_states} layer ids are listed: took "
+                    f"{num_states}")
+    state = source.settled("fc_norm.0.weight", "target_hidden_size")
     fc = source.shapes.get("fc.weight", ())
     if len(fc) != 2:  # missing or misshapen: reported by name once the other sizes are known
         return {"num_states": num_states or 3, "target_hidden_size": state or h}

@@ -7,7 +7,7 @@ from collections.abc import Mapping
 from typing import Any
 
 from ..rope import Rope
-from .source import Source, positive
+from .source import Source, checked_count, positive
 
 _KINDS = {"default": "default", "mrope": "default", "linear": "linear", "dynamic": "dynamic",
           "llama3": "llama3", "yarn": "yarn", "deepseek_yarn": "yarn"}
@@ -96,37 +96,70 @@ def _stretch(source: Source, kind: str, values: Mapping[str, Any]) -> dict[str, 
             source.problem(f"config.json: RoPE type {kind} needs {key}, which is missing")
         return positive(source, f"{key} (RoPE type {kind})", value, 1.0)
 
-    def length(fallback: int | None = None) -> int:
-        value = needed("original_max_position_embeddings", fallback)
-        if value == int(value) and 1 <= value < 2**53:
-            return int(value)
-        source.problem(f"config.json: original_max_position_embeddings (RoPE type {kind}) is {value!r}; it must be a "
-                       "number of positions")
-        return 1
-
     limit = source.integer("max_position_embeddings")
-    original = source.integer("original_max_position_embeddings")
+    before = source.integer("original_max_position_embeddings")
+    if kind in ("default", "none"):
+        return {"mscale": 1.0}
     if kind == "linear":
-        return {"factor": needed("factor"), "mscale": 1.0}
+        return {"factor": _factor(source, kind, values), "mscale": 1.0}
     if kind == "dynamic":
-        form: dict[str, Any] = {"original_length": length(original or limit)}
-        if values.get("alpha") is not None:
-            return form | {"alpha": needed("alpha"), "mscale": 1.0}
-        return form | {"factor": needed("factor"), "mscale": 1.0}
+        scaled = {"factor": _factor(source, kind, values)} if values.get("alpha") is None else {"alpha": needed("alpha")}
+        return scaled | {"original_length": _original_length(source, kind, values, before or limit), "mscale": 1.0}
     if kind == "llama3":
-        return {"factor": needed("factor"), "low_freq_factor": needed("low_freq_factor"), "mscale": 1.0,
+        return {"factor": _factor(source, kind, values), "low_freq_factor": needed("low_freq_factor"), "mscale": 1.0,
                 "high_freq_factor": needed("high_freq_factor"),
-                "original_length": length()}
-    if kind == "yarn":
-        before = length(original)
-        factor = needed("factor", limit / before if limit else None)
-        truncate = values.get("truncate")
-        if truncate not in (None, True, False):
-            source.problem(f"config.json: RoPE's truncate is {truncate!r}; it must be true or false")
-        form = {"factor": factor, "original_length": before, "truncate": truncate is not False}
-        betas = {"beta_fast": needed("beta_fast", 32), "beta_slow": needed("beta_slow", 1)}
-        return form | betas | _yarn_scales(source, values, factor)
-    return {"mscale": 1.0}
+                "original_length": _original_length(source, kind, values, before)}
+    original = values.get("original_max_position_embeddings") or before
+    factor = _factor(source, kind, values, limit, original)
+    truncate = values.get("truncate")
+    if truncate not in (None, True, False):
+        source.problem(f"config.json: RoPE's truncate is {truncate!r}; it must be true or false")
+    form = {"factor": factor, "original_length": _original_length(source, kind, values, before),
+            "truncate": truncate is not False}
+    betas = {"beta_fast": needed("beta_fast", 32), "beta_slow": needed("beta_slow", 1)}
+    return form | betas | _yarn_scales(source, values, factor)
+
+
+def _original_length(source: Source, kind: str, values: Mapping[str, Any], fallback: int | None) -> int:
+    """Positions before the stretch, from the RoPE values, else `fallback`."""
+    key = "original_max_position_embeddings"
+    value = values.get(key) if values.get(key) is not None else fallback
+    if value is None:
+        source.problem(f"config.json: RoPE type {kind} needs {key}, which is missing")
+        return 1
+    return checked_count(source, f"{key} (RoPE type {kind})", value) or 1
+
+
+def _factor(source: Source, kind: str, values: Mapping[str, Any], limit: int | None = None,
+            original: Any = None) -> float:
+    """How many times longer positions reach: as given, else limit / original, which transformers defines for yarn.
+
+    Below 1 it would squeeze positions together, which no file means: a factor turned upside down, or a drafter's
+    max_position_embeddings that is its training length, shorter than its target's original one.
+    """
+    given = values.get("factor")
+    if given is not None:
+        factor = positive(source, f"factor (RoPE type {kind})", given, 1.0)
+        if factor < 1:
+            source.problem(f"config.json: factor is {given!r} for RoPE type {kind}; it must be at least 1, how many times "
+                           f"longer positions reach (1 / {given!r} = {1 / factor:g} may be meant)")
+        return max(factor, 1.0)
+    lacking = f"config.json: factor is missing for RoPE type {kind}"
+    if kind != "yarn":
+        source.problem(f"{lacking}; it must be a number of at least 1")
+    elif limit is None or type(original) is not int or original < 1:
+        told = ", ".join(f"{key} is {'missing' if value is None else repr(value)}" for key, value in (
+            ("max_position_embeddings", limit), ("original_max_position_embeddings", original)))
+        source.problem(f"{lacking} and cannot be derived ({told})")
+    elif limit < original:
+        source.problem(f"{lacking}; derived as max_position_embeddings {limit} / original_max_position_embeddings "
+                       f"{original} it would be {limit / original:g}, but it must be at least 1: the drafter's own maximum "
+                       "may be its training length; add the target's factor")
+    else:
+        source.note(f"{lacking}: took {limit / original:g}, max_position_embeddings {limit} / "
+                    f"original_max_position_embeddings {original}")
+        return limit / original
+    return 1.0
 
 
 def _yarn_scales(source: Source, values: Mapping[str, Any], factor: float) -> dict[str, float]:

@@ -35,7 +35,7 @@ def for_rotated_target(
     if rotation.shape != (size, size):
         raise CheckpointError(f"rotation is {list(rotation.shape)}; the drafter's target_hidden_size asks for "
                               f"{[size, size]}")
-    off = float((rotation @ rotation.T - torch.eye(size, dtype=torch.float64)).abs().max())
+    off = float((rotation @ rotation.T - torch.eye(size, dtype=torch.float64, device=rotation.device)).abs().max())
     if off > 1e-3:
         raise CheckpointError(f"rotation is not orthogonal: Q Q^T is off by {off:.3g}")
     if config.fusion == "none" or not (config.own_head or config.tied_head):

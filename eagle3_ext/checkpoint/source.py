@@ -7,6 +7,15 @@ from typing import Any
 
 from .config import Shape
 
+_TOO_MANY = 2**53  # of anything: past it a float, as RoPE's angles are made of, skips integers
+# Every number of things that a drafter's config states, used by its form or not: what is no count is told all the same.
+_COUNTS = dict.fromkeys((
+    "hidden_size", "target_hidden_size", "intermediate_size", "num_hidden_layers", "num_attention_heads",
+    "num_key_value_heads", "head_dim", "vocab_size", "draft_vocab_size", "num_aux_hidden_states",
+    "max_position_embeddings", "original_max_position_embeddings", "sliding_window", "rotary_dim", "q_lora_rank",
+    "kv_lora_rank", "qk_nope_head_dim", "qk_rope_head_dim", "v_head_dim"), 1) | {"max_window_layers": 0}
+_COUNTS_OF_A_PROPOSAL = ("speculative_tokens", "verifier_accept_k")  # speculators_config.proposal_methods
+
 NESTED = ("transformer_layer_config", "eagle_config", "speculators_config")
 
 
@@ -53,13 +62,27 @@ class Source:
             self.problem(f"config.json: {key} is {told}")
         return values[0] if values else default
 
-    def integer(self, key: str, default: int | None = None) -> int | None:
-        """A positive integer; anything else is a problem and reads as absent."""
+    def integer(self, key: str, default: int | None = None, least: int = 1) -> int | None:
+        """An integer of at least `least`; anything else is a problem and reads as absent."""
         value = self.said(key, default)
-        if value is None or (type(value) is int and value >= 1):
-            return value
-        self.problem(f"config.json: {key} is {value!r}; it must be a positive integer")
-        return None
+        return None if value is None else checked_count(self, key, value, least)
+
+    def check_counts(self) -> None:
+        """A problem for every count that is none, wherever it stands."""
+        for values in self.places.values():
+            for key, least in _COUNTS.items():
+                if values.get(key) is not None:
+                    checked_count(self, key, values[key], least)
+        for i, method in enumerate(self.proposal_methods):
+            for key in _COUNTS_OF_A_PROPOSAL:
+                if method.get(key) is not None:
+                    checked_count(self, f"speculators_config.proposal_methods[{i}].{key}", method[key])
+
+    @property
+    def proposal_methods(self) -> list[Mapping[str, Any]]:
+        """How a speculators file is meant to be served."""
+        methods = self.places.get("speculators_config", {}).get("proposal_methods")
+        return [method for method in methods if isinstance(method, Mapping)] if isinstance(methods, list) else []
 
     def number(self, key: str, default: float) -> float:
         """A positive finite number; anything else is a problem and reads as `default`."""
@@ -83,9 +106,23 @@ class Source:
         said, stored = self.integer(key, default), self.stored(name, dim)
         if stored is None:
             return said
-        if said != stored and self.said(key) is not None:
+        if said not in (stored, None) and self.said(key) is not None:
             self.note(f"config.json: {key} is {said}, but {name} is {list(self.shapes[name])}: took {stored}")
         return stored
+
+
+def checked_count(source: Source, key: str, value: Any, least: int = 1) -> int | None:
+    """`value` as an integer of at least `least`; anything else is a problem naming `key` and reads as absent.
+
+    The one door for every count of a config. 40.0, "40" and true are none: whoever wrote them meant something else.
+    """
+    if type(value) is int and least <= value < _TOO_MANY:
+        return value
+    expected = "a positive integer" if least == 1 else f"an integer of at least {least}"
+    if type(value) is int and value >= _TOO_MANY:
+        expected += f" below {_TOO_MANY}"
+    source.problem(f"config.json: {key} is {value!r}; it must be {expected}")
+    return None
 
 
 def positive(source: Source, key: str, value: Any, default: float) -> float:

@@ -76,7 +76,7 @@ def target_ids(d2t: torch.Tensor | None, t2d: torch.Tensor | None, config: Draft
     """
     if d2t is None or (config.draft_vocab_size == config.vocab_size and not d2t.any()):
         return None
-    ids = d2t.long() + torch.arange(config.draft_vocab_size)
+    ids = d2t.long() + torch.arange(config.draft_vocab_size, device="cpu")
     outside = ((ids < 0) | (ids >= config.vocab_size)).nonzero().flatten()
     if outside.numel():
         i = int(outside[0])
@@ -101,5 +101,5 @@ def coverage(config: DrafterConfig, weights: Mapping[str, torch.Tensor], tokens:
     """Share of `tokens` (target ids, any shape) that the drafter can say at all: the ceiling of its acceptance."""
     if not tokens.numel():
         return float("nan")
-    ids = weights.get("target_ids", torch.arange(config.draft_vocab_size))
+    ids = weights.get("target_ids", torch.arange(config.draft_vocab_size, device=tokens.device))
     return float(torch.isin(tokens, ids).double().mean())
