@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import logging
 import os
 from pathlib import Path
 from typing import Annotated, Optional
@@ -94,7 +95,7 @@ def demo(
     if json_file is not None:
         demo_module.write_json(report, json_file)
     demo_module.print_report(report, console)
-    if report.divergences:
+    if report.divergences or report.undecided:
         raise typer.Exit(1)
 
 
@@ -107,7 +108,10 @@ def generate(
     drafter: DrafterPath = None,
     json_file: JsonFile = None,
 ) -> None:
-    """Stream a reply of the embedded model, then say how the speculation went."""
+    """Stream a reply of the embedded model, then say how the speculation went.
+
+    Exit status 1 when the model's logits chose no token somewhere, which the reply then ends before.
+    """
     _check_writable(json_file)
     from rich.console import Console
 
@@ -130,13 +134,18 @@ def generate(
             typer.echo(text[len(printed) :], nl=False)
             printed = text
     typer.echo()
-    stats = decoder.stats.to_dict()
+    result, stats = decoder.result, decoder.stats.to_dict()
     notes.print(
         f"{stats['emitted']} tokens in {stats['rounds']} rounds, accept length {shown(stats['accept_length'])}, "
         f"{stats['tokens_per_s']:.1f} tokens/s"
     )
     if json_file is not None:
-        json_file.write_text(json.dumps({"text": printed, "tokens": tokens, "stats": stats}, indent=2) + "\n")
+        how = {"finish_reason": result.finish_reason, "message": result.message}
+        report = {"text": printed, "tokens": tokens, **how, "stats": stats}
+        json_file.write_text(json.dumps(report, indent=2) + "\n")
+    if result.message is not None:
+        typer.echo(result.message, err=True)
+        raise typer.Exit(1)
 
 
 @app.command()
@@ -228,6 +237,8 @@ def bench(
 
 
 def main() -> None:
+    # The commands say what the package logs, so that nothing is said twice.
+    logging.getLogger("eagle3_ext").addHandler(logging.NullHandler())
     app()
 
 

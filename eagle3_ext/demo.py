@@ -121,10 +121,17 @@ def choose_threads(setup: EmbeddedSetup, steps: int = 6) -> int:
 
 @dataclasses.dataclass
 class DemoReport:
-    """What `run` measured: stats per mode, summed over prompts, and where texts differed (empty: all identical)."""
+    """What `run` measured.
+
+    Attributes:
+        stats: per mode, summed over prompts.
+        divergences: where texts differed; empty when all are identical.
+        undecided: which texts the target's logits ended without a choice, and where; empty when none.
+    """
 
     stats: dict[str, DecodeStats]
     divergences: list[str]
+    undecided: list[str]
     settings: dict[str, object]
 
     def to_dict(self) -> dict[str, object]:
@@ -132,6 +139,7 @@ class DemoReport:
             "modes": {mode: stats.to_dict() for mode, stats in self.stats.items()},
             "outputs_equal": not self.divergences,
             "divergences": self.divergences,
+            "undecided": self.undecided,
             "settings": self.settings,
         }
 
@@ -164,6 +172,7 @@ def run(
         decode(mode, encoded[0][:, :8])
     stats: dict[str, DecodeStats] = {}
     divergences: list[str] = []
+    undecided: list[str] = []
     columns = TextColumn("{task.description}"), BarColumn(), MofNCompleteColumn(), TimeRemainingColumn()
     with Progress(*columns, console=Console(stderr=True), transient=True) as progress:
         task = progress.add_task("decoding", total=len(encoded) * len(MODES))
@@ -173,6 +182,8 @@ def run(
                 progress.update(task, description=f"prompt {index + 1}: {TITLES[mode]}")
                 result = decode(mode, ids)
                 tokens[mode] = result.tokens
+                if result.message is not None:
+                    undecided.append(f"prompt {index + 1}, {mode}: {result.message}")
                 stats[mode] = stats[mode] + result.stats if mode in stats else result.stats
                 progress.advance(task)
             for mode in MODES[1:]:
@@ -186,7 +197,7 @@ def run(
         "threads": torch.get_num_threads(),
         "dtype": str(next(setup.model.parameters()).dtype).removeprefix("torch."),
     }
-    return DemoReport(stats, divergences, settings)
+    return DemoReport(stats, divergences, undecided, settings)
 
 
 def _rates(rates: list[float | None]) -> str:
@@ -207,14 +218,18 @@ def print_report(report: DemoReport, console: Console) -> None:
             shown(stats.accept_length),
             _rates(stats.acceptance_per_position),
             f"{stats.tokens_per_s:.1f}",
-            f"{stats.tokens_per_s / plain:.2f}x",
+            f"{stats.tokens_per_s / plain:.2f}x" if plain else "-",
         )
     console.print(table)
+    if report.undecided:
+        console.print("[bold red]The target's logits chose no token:[/]")
+        for line in report.undecided:
+            console.print(f"  {line}")
     if report.divergences:
         console.print("[bold red]The texts differ:[/]")
         for line in report.divergences:
             console.print(f"  {line}")
-    else:
+    elif not report.undecided:
         console.print("All three texts are identical: the fault costs speed, never words. That is why it goes unnoticed.")
     console.print(
         "The fault row has every extend wrong. In the deployment this project began with, prefill was right and decode "

@@ -40,7 +40,8 @@ class DraftGraphs:
         torch.cuda.current_stream().wait_stream(side)
         # A stream of its own: torch's default is one per process, on the device that captured first, and a capture there
         # sees none of the launches here. The graph is empty then, and every replay gives the first draft.
-        graph = torch.cuda.CUDAGraph()
-        with torch.cuda.graph(graph, stream=torch.cuda.Stream(self._device)):
+        # Only this thread's calls can spoil the capture: another may allocate for another model meanwhile.
+        graph, stream = torch.cuda.CUDAGraph(), torch.cuda.Stream(self._device)
+        with torch.cuda.graph(graph, stream=stream, capture_error_mode="thread_local"):
             draft = self._run_draft(num_tokens)
         return graph, draft

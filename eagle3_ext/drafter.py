@@ -19,8 +19,9 @@ from .errors import FeatureWidthError
 from .native_form import native_weights
 from .plan import CapturePlan, resolve_plan
 from .rope import flat_positions
-from .sharing import shared_table
 from .text_config import DEFAULT_MAX_LENGTH, default_max_length, text_config_of
+from .turns import Turn, served_alone
+from .vocabulary import fit_vocabulary
 
 if TYPE_CHECKING:
     from transformers import PreTrainedModel
@@ -47,13 +48,15 @@ class DraftTokens:
 class Drafter:
     """An EAGLE-3 drafter next to its target, in float32, bfloat16 or float16, on the CPU or one GPU.
 
-    Not for two threads at once, nor for two CUDA streams.
+    Not for two CUDA streams at once. Two threads take turns in a `SpeculativeDecoder`; a call while another thread is
+    served raises RuntimeError.
 
     Attributes:
-        config: the drafter's shape and switches.
+        config: the drafter's shape and switches, its vocabulary fitted to the target's (`vocabulary.fit_vocabulary`).
         plan: which hidden states of the target it is fed with.
         max_batch, max_length: how many sequences, of how many rows each, it can hold.
         dtype, device: of its weights, and of everything it is given and gives.
+        turn: held by the thread that is served, a decoder's for a whole text.
     """
 
     def __init__(
@@ -92,6 +95,7 @@ class Drafter:
         native["cos_sin"] = native["cos_sin"].to(self.device)
         self._native = _C.Drafter(config, native, max_batch, max_length)
         self.resets = 0
+        self.turn = Turn("drafter")
         self._graphs = DraftGraphs(self._native.run_draft, self.device) if cuda_graphs else None
 
     @classmethod
@@ -139,12 +143,13 @@ class Drafter:
         """A drafter for the causal LM `model`, whose embedding and head it shares where the checkpoint has none.
 
         `dtype` and `device` are those of the model's embedding by default, `boundaries` the file's, `max_length` the
-        model's max_position_embeddings or 4096, whichever is less.
+        model's max_position_embeddings or 4096, whichever is less. Where the two vocabularies differ, the drafter gets
+        the model's: see `vocabulary.fit_vocabulary`.
 
         Raises:
             BoundaryError, FeatureWidthError: the plan does not fit the model, see `features.resolve_plan`.
             CheckpointError: the checkpoint needs the model's embedding or head, which is of another size, quantised,
-                offloaded or under an adapter, see `sharing.shared_table`.
+                offloaded or under an adapter, see `sharing.shared_table`; or the two share no token that it drafts.
             ValueError: a device or dtype the kernels do not have.
         """
         config = checkpoint.config
@@ -162,13 +167,7 @@ class Drafter:
         dtype = dtype or embedding.weight.dtype
         if dtype not in DTYPES:
             raise ValueError(f"dtype is {dtype}; the drafter runs in {', '.join(map(str, DTYPES))}")
-        weights = dict(checkpoint.weights)
-        h = config.hidden_size
-        if not config.own_embedding:
-            weights["embed_tokens.weight"] = shared_table(embedding, "embed_tokens.weight", config.vocab_size, h)
-        if not config.own_head and not config.tied_head:
-            head = model.get_output_embeddings()
-            weights["lm_head.weight"] = shared_table(head, "lm_head.weight", config.draft_vocab_size, h)
+        config, weights = fit_vocabulary(checkpoint, model)
         device = embedding.weight.device if device is None else torch.device(device)
         if device.type != "cpu" and not (device.type == "cuda" and build_info()["cuda"] and torch.cuda.is_available()):
             why = "torch sees no CUDA device" if build_info()["cuda"] else "eagle3_ext was built without CUDA kernels"
@@ -181,6 +180,7 @@ class Drafter:
             max_length = default_max_length(target)
         return cls(config, weights, plan, max_batch=max_batch, max_length=max_length, cuda_graphs=cuda_graphs)
 
+    @served_alone
     def extend(
         self,
         features: torch.Tensor,
@@ -209,6 +209,7 @@ class Drafter:
             FeatureWidthError: features have another width than K*H.
             IndexError: a token, position, sequence or row offset is out of range.
             ValueError: another rank, dtype, device or row count, or a sequence longer than max_length.
+            RuntimeError: another thread is being served, by this call or any other.
         """
         for name, value in (
             ("features", features),
@@ -225,6 +226,7 @@ class Drafter:
             positions = flat_positions(positions, features.shape[0])
         self._native.extend(features, tokens, positions, row_offsets, sequences, token_embeddings)
 
+    @served_alone
     def draft(self, num_tokens: int) -> DraftTokens:
         """Drafts `num_tokens` tokens for every sequence of the last extend; greedy. The next draft reuses the tensors.
 
@@ -240,6 +242,7 @@ class Drafter:
             trace.active.draft(self, drafts)
         return drafts
 
+    @served_alone
     def reset(self, sequences: Sequence[int] | None = None) -> None:
         """Forgets these sequences (all if None), so that the next extend starts them anew."""
         if trace.active is not None:
@@ -247,6 +250,7 @@ class Drafter:
         self.resets += 1
         self._native.reset(None if sequences is None else [int(sequence) for sequence in sequences])
 
+    @served_alone
     def truncate(self, sequence: int, length: int) -> None:
         """Keeps the first `length` committed rows of a sequence. IndexError for more than there are."""
         self._native.truncate(sequence, length)

@@ -11,6 +11,7 @@ from .doctor import trace
 from .errors import BoundaryError, FeatureWidthError
 from .plan import CapturePlan, boundary_name
 from .text_config import text_config_of
+from .turns import ModelTurn, here_only, model_turn
 
 
 class Features:
@@ -162,19 +163,20 @@ class CaptureHooks:
 
     @contextmanager
     def attach(self, features: Features) -> Iterator[Features]:
-        """Every forward of the model inside the block fills `features`."""
+        """Every forward of the model that this thread runs inside the block fills `features`."""
         with ExitStack() as stack:
 
             def tap(handle: torch.utils.hooks.RemovableHandle) -> None:
                 stack.callback(handle.remove)
 
-            tap(self.decoder.register_forward_pre_hook(lambda *_: features.begin_forward()))
+            tap(self.decoder.register_forward_pre_hook(here_only(lambda *_: features.begin_forward())))
             for slot, boundary in enumerate(self.plan.boundaries):
                 if boundary == 0:
-                    tap(self.layers[0].register_forward_pre_hook(_input_writer(features, slot), with_kwargs=True))
+                    write = here_only(_input_writer(features, slot))
+                    tap(self.layers[0].register_forward_pre_hook(write, with_kwargs=True))
                 else:
                     source = self.decoder if self.plan.final_norm else self.layers[boundary - 1]
-                    tap(source.register_forward_hook(_output_writer(features, slot)))
+                    tap(source.register_forward_hook(here_only(_output_writer(features, slot))))
             if trace.active is not None:
                 stack.enter_context(trace.active.watch(self.decoder, self.layers, features))
             yield features
@@ -188,9 +190,28 @@ def capture(
 
     `model` is any transformers causal LM. `device` is where the features go, for a model whose layers lie on several: the
     drafter's. The features stay readable after the block. See `Features`, `CaptureHooks`.
+
+    The block belongs to the thread that opens it: RuntimeError, before anything runs, for another thread that runs the
+    model or captures it meanwhile.
     """
-    with CaptureHooks(model, plan).attach(Features(plan, device=device, append=append)) as features:
-        yield features
+    hooks, turn = CaptureHooks(model, plan), model_turn(model)
+    with turn.capture(model), _guarded(model, hooks.decoder, turn):
+        with hooks.attach(Features(plan, device=device, append=append)) as features:
+            yield features
+
+
+@contextmanager
+def _guarded(model: torch.nn.Module, decoder: torch.nn.Module, turn: ModelTurn) -> Iterator[None]:
+    """Both doors into the model ask whose it is, the whole model's before anything of it has run."""
+
+    def ask(*_) -> None:
+        if not torch.compiler.is_compiling():
+            turn.check(model)
+
+    with ExitStack() as stack:
+        for door in {door for door in (model, decoder) if isinstance(door, torch.nn.Module)}:
+            stack.callback(door.register_forward_pre_hook(ask, prepend=True).remove)
+        yield
 
 
 def _find_decoder(model: torch.nn.Module) -> tuple[torch.nn.Module, torch.nn.ModuleList]:

@@ -13,8 +13,8 @@ from .checkpoint import Checkpoint
 from .errors import BoundaryError
 from .features import capture
 from .plan import CapturePlan, boundaries_in_words, resolve_plan
-from .sharing import shared_table
 from .text_config import text_config_of
+from .vocabulary import fit_vocabulary, vocab_size_of
 
 if TYPE_CHECKING:
     from transformers import PreTrainedModel
@@ -98,7 +98,7 @@ def probe_boundaries(
     Raises:
         BoundaryError: no shift fits the target, or a text has fewer than 3 tokens; and what `resolve_plan` raises.
         TypeError: a text is no sequence of integers.
-        ValueError: a token id is outside the vocabulary of the target or the drafter.
+        ValueError: a token id is outside the target's vocabulary.
     """
     target = text_config_of(model)
     layers = target.num_hidden_layers
@@ -108,8 +108,7 @@ def probe_boundaries(
     fitting = [shift for shift in shifts if plan.boundaries[0] + shift >= 0 and plan.boundaries[-1] + shift <= layers]
     if not fitting:
         raise BoundaryError(f"no shift of {tuple(shifts)} keeps {plan.boundaries} within [0, {layers}]")
-    known = model.get_input_embeddings().weight.shape[0]
-    ids = _token_ids(texts, min(known, checkpoint.config.vocab_size))
+    ids = _token_ids(texts, vocab_size_of(model))
     drafter = _reference_drafter(model, checkpoint)
     union = sorted({boundary + shift for boundary in plan.boundaries for shift in fitting})
     agrees: dict[int, list[torch.Tensor]] = {shift: [] for shift in fitting}
@@ -175,14 +174,6 @@ def _agreements(
 
 def _reference_drafter(model: PreTrainedModel, checkpoint: Checkpoint) -> reference.Drafter:
     """In float32, whatever the weights are stored in: agreement is to measure the boundaries and nothing else."""
-    config = checkpoint.config
-    weights = dict(checkpoint.weights)
-    h = config.hidden_size
-    if not config.own_embedding:
-        table = shared_table(model.get_input_embeddings(), "embed_tokens.weight", config.vocab_size, h)
-        weights["embed_tokens.weight"] = table.cpu()
-    if not config.own_head and not config.tied_head:
-        table = shared_table(model.get_output_embeddings(), "lm_head.weight", config.draft_vocab_size, h)
-        weights["lm_head.weight"] = table.cpu()
-    weights = {name: w.float() if w.is_floating_point() else w for name, w in weights.items()}
+    config, weights = fit_vocabulary(checkpoint, model)
+    weights = {name: w.cpu().float() if w.is_floating_point() else w.cpu() for name, w in weights.items()}
     return reference.Drafter(config, weights)

@@ -9,10 +9,13 @@ from typing import Literal, Protocol
 import torch
 
 from .features import CaptureHooks, Features
+from .inputs import configured_stop_ids
 from .native_linear import MAX_INVARIANT_ROWS, NativeLinears
 from .plan import CapturePlan
 from .row_invariant_attention import RowInvariantAttention
 from .text_config import default_max_length, max_positions, text_config_of
+from .turns import Turn, model_turn, served_alone
+from .vocabulary import vocab_size_of
 
 
 class Target(Protocol):
@@ -25,6 +28,9 @@ class Target(Protocol):
         max_length: tokens the cache can hold.
         eos_token_ids: tokens that end a text.
         device: where tokens live.
+
+    A target may have `vocab_size`, the V that its logits and its tokens are within, which is then compared with the
+    drafter's; and a `turn` (turns.Turn), held for each text by the thread that it serves.
     """
 
     features: Features | None
@@ -80,7 +86,9 @@ class TransformersTarget:
             raise ValueError(f"max_length must be at least 1{most}, got {max_length}")
         self.model = model
         self.length = self.prefills = 0
-        self.eos_token_ids = eos_token_ids_of(model)
+        self.eos_token_ids, self.vocab_size = eos_token_ids_of(model), vocab_size_of(model)
+        self.turn = Turn("target")
+        self._model_turn = model_turn(model)
         self._hooks = None if plan is None else CaptureHooks(model, plan)
         parameter = next(model.parameters())
         self.device, self.dtype = parameter.device, parameter.dtype
@@ -98,21 +106,23 @@ class TransformersTarget:
         self._cache_argument = "cache" if "cache" in names else "past_key_values"
         self._keeps_logits = "logits_to_keep" in names
 
+    @served_alone
     def prefill(self, tokens: torch.Tensor) -> torch.Tensor:
         """Starts a new sequence; returns the last token's logits, [1, V].
 
         Raises ValueError when it does not fit, IndexError for a token outside the vocabulary.
         """
-        vocab_size = self.model.get_input_embeddings().weight.shape[0]
-        outside = ((tokens < 0) | (tokens >= vocab_size)).nonzero()
+        outside = ((tokens < 0) | (tokens >= self.vocab_size)).nonzero()
         if len(outside):
             position = int(outside[0, -1])
             token = int(tokens[..., position])
-            raise IndexError(f"token {position} of the prompt is {token}, the target's vocabulary is [0, {vocab_size})")
+            known = f"the target's vocabulary is [0, {self.vocab_size})"
+            raise IndexError(f"token {position} of the prompt is {token}, {known}")
         self._start_sequence()
         self.prefills += 1
         return self._forward(tokens, last_only=True)
 
+    @served_alone
     def verify(self, tokens: torch.Tensor) -> torch.Tensor:
         """Appends n tokens; returns their logits, [n, V]. Raises ValueError past max_length or before a prefill.
 
@@ -122,6 +132,7 @@ class TransformersTarget:
             raise ValueError("verify before prefill: there is no sequence to append to")
         return self._forward(tokens, last_only=False)
 
+    @served_alone
     def rollback(self, n: int) -> None:
         """Forgets the last n tokens, 0 <= n <= length."""
         if not 0 <= n <= self.length:
@@ -164,21 +175,23 @@ class TransformersTarget:
         if last_only and self._keeps_logits:
             options["logits_to_keep"] = 1
         with ExitStack() as stack:
+            stack.enter_context(self._model_turn.forward(self.model))
             stack.enter_context(torch.no_grad())
             if self._linears is not None:
                 stack.enter_context(self._linears)
                 stack.enter_context(self._attention.over(self.length + count, count))
             if self._hooks is not None:
                 stack.enter_context(self._hooks.attach(self.features))
-            logits = self.model(input_ids=row, use_cache=True, **options).logits[0]
+            logits = self.model(input_ids=row, use_cache=True, **options).logits[0, :, : self.vocab_size]
         self.length += count
         return logits[-1:] if last_only else logits
 
 
 def eos_token_ids_of(model: torch.nn.Module) -> frozenset[int]:
     """The model's end-of-text tokens: its generation_config's, else its config's, else none."""
-    for config in (getattr(model, "generation_config", None), text_config_of(model)):
+    for name in ("generation_config", "config"):
+        config = getattr(model, name, None) if name == "generation_config" else text_config_of(model)
         ids = getattr(config, "eos_token_id", None)
         if ids is not None:
-            return frozenset(ids if isinstance(ids, (list, tuple)) else (ids,))
+            return configured_stop_ids(ids, f"{name}.eos_token_id")
     return frozenset()

@@ -252,7 +252,7 @@ class StandIn:
     in_force: list[object] = []
     replays = 0
 
-    def __init__(self, of=None, stream=None):
+    def __init__(self, of=None, stream=None, capture_error_mode=None):
         self.of = stream or of
 
     def __enter__(self):

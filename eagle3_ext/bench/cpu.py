@@ -145,6 +145,8 @@ def end_to_end_rows(repeats: int) -> list[dict[str, object]]:
                 decode(ids)
             start = time.perf_counter()
             result = decode(ids)
+            if result.message is not None:
+                raise ValueError(f"{mode}, prompt {index + 1}: {result.message}")
             per_token[mode].append((time.perf_counter() - start) / len(result.tokens))
     median = {mode: statistics.median(times) for mode, times in per_token.items()}
     best = min((mode for mode in modes if mode.startswith("plain")), key=median.get)

@@ -37,6 +37,7 @@ from typing import TYPE_CHECKING, Any, TextIO
 import torch
 
 from ..errors import BoundaryError
+from ..turns import Turn
 from .text_files import open_text
 
 if TYPE_CHECKING:
@@ -93,11 +94,13 @@ class Recorder:
             one forward per sequence sets it, the drafter's events name their own. Texts and rounds are counted from
             what passes: a drafter's reset, then a forward, begin a text; a draft begins a round, and so does a second
             forward for one sequence. A loop that knows better calls `begin_text` and `begin_round` before them.
+        turn: held by decoders for a whole text, or threads would mix the events of theirs.
     """
 
     def __init__(self, path: str | Path | None = None, drafter_witness: DrafterWitness | None = None) -> None:
         self.events: list[dict[str, Any]] = []
         self.text = self.round = self.sequence = 0
+        self.turn = Turn("trace")
         self._forwarded: set[int] = set()  # sequences with a forward in this round
         self._extended = self._reset = False  # in this round; since the last forward or extend
         self._most_drafts: list[int] = []  # for each of the last extend's sequences: none without rows, few when nearly full

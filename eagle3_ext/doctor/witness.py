@@ -14,6 +14,8 @@ from typing import TYPE_CHECKING
 import torch
 
 from ..reference import Drafter as ReferenceDrafter
+from ..turns import here_only
+from ..vocabulary import fit_vocabulary
 from .trace import sampled_rows
 
 if TYPE_CHECKING:
@@ -36,6 +38,7 @@ def watch_states(
     seen: dict[str, torch.Tensor] = {}
     rows, watching = 0, False
 
+    @here_only
     def keep(name: str, state: torch.Tensor) -> None:
         nonlocal rows
         if not watching:
@@ -62,12 +65,14 @@ def watch_states(
     def tap_output(module: torch.nn.Module, name: str) -> torch.utils.hooks.RemovableHandle:
         return module.register_forward_hook(lambda _module, _args, output: keep(name, first(output)))
 
+    @here_only
     def tap_input(_module, args, kwargs) -> None:
         nonlocal watching
         watching = started()
         seen.clear()
         keep("0", args[0] if args else kwargs["hidden_states"])
 
+    @here_only
     def end(_module, _args, output) -> None:
         keep(f"norm {len(layers)}", first(output))
         if watching:
@@ -102,21 +107,18 @@ class DrafterWitness:
         Computed in float32, whatever the engine computes in: a rounding turns few drafts, and matrix products in half
         precision are slow on many CPUs.
         """
-        config, weights = checkpoint.config, checkpoint.weights
-        embedding, head = model.get_input_embeddings().weight, model.get_output_embeddings().weight
+        config, weights = fit_vocabulary(checkpoint, model)
         changes: dict[str, tuple[dict, dict]] = {AS_FILED: ({}, {})}
         for flag in ("norm_before_residual", "norm_output"):
             changes[f"{flag} {'ignored' if getattr(config, flag) else 'set'}"] = ({flag: not getattr(config, flag)}, {})
         if config.feature_norm != "none":
             changes[f"feature_norm ({config.feature_norm}) ignored"] = ({"feature_norm": "none"}, {})
-        if "target_ids" in weights:
+        if "target_ids" in checkpoint.weights:
             identity = torch.arange(config.draft_vocab_size)
             changes["d2t ignored"] = ({}, {"target_ids": identity})
             changes["d2t read as ids"] = ({}, {"target_ids": weights["target_ids"] - identity})
         self._drafters = {
-            name: ReferenceDrafter(dataclasses.replace(config, **fields), {**weights, **tensors}, embedding, head).to(
-                torch.float32
-            )
+            name: ReferenceDrafter(dataclasses.replace(config, **fields), {**weights, **tensors}).to(torch.float32)
             for name, (fields, tensors) in changes.items()
         }
         self._follows = False
