@@ -169,8 +169,8 @@ struct SkinnyLinearParams {
   int64_t m, n, k, x_stride;
 };
 
-// tokens[r] = target_ids[argmax(logits[r])]; NaN counts as -inf, ties go to the lowest index, an all-NaN row gives draft
-// index 0 and valid = false. log_probs: log softmax at the winner (NaN excluded), fp32.
+// tokens[r] = target_ids[argmax(logits[r])]; NaN counts as -inf, ties go to the lowest index, a row whose best is -inf
+// gives draft index 0 and valid = false. log_probs: log softmax at the winner (NaN excluded), fp32.
 struct ArgmaxTokensParams {
   DType dtype;
   const void* logits;  // [n, Vd]

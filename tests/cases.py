@@ -533,6 +533,17 @@ def _(m: Maker) -> Inputs:
     return {"logits": torch.tensor(logits, dtype=m.dtype), "target_ids": torch.tensor([40, 30, 20, 10])}
 
 
+@single("argmax_tokens", "no-winner-in-many-blocks", rows=5, dtype=torch.bfloat16)
+def _(m: Maker) -> Inputs:
+    logits = torch.full((5, 20002), -math.inf, dtype=m.dtype)
+    logits[1] = math.nan
+    logits[2, ::3] = math.nan
+    logits[3, 9000:] = math.nan
+    logits[4, 1:] = math.nan
+    logits[4, 20001] = torch.finfo(m.dtype).min  # a winner, if a poor one
+    return {"logits": logits, "with_log_probs": True}
+
+
 @single("argmax_tokens", "nan-log-probs", rows=2, dtype=torch.bfloat16)
 def _(m: Maker) -> Inputs:
     logits = m.floats(2, 3000)

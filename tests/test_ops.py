@@ -364,6 +364,7 @@ def test_argmax_tokens(case: Case, run: Backend):
     assert_same_bits(valid, expected_valid)
     assert log_probs.dtype == torch.float32
     expected = reference.argmax_tokens(**in_float64(inputs))[2]
+    log_probs, expected = (of[valid] if len(of) else of for of in (log_probs, expected))  # NaN where nothing won
     assert_within(log_probs, expected, 16 * E * (1 + expected.abs()))
 
 
@@ -371,7 +372,16 @@ def test_argmax_tokens_by_hand(run: Backend):
     (case,) = (c for c in cases_of("argmax_tokens") if c.name == "nan-and-ties")
     tokens, valid, _ = run("argmax_tokens", case.inputs())
     assert tokens.tolist() == [30, 30, 40, 40, 40, 20, 30, 40]
-    assert valid.tolist() == [True, True, True, False, True, True, True, True]
+    assert valid.tolist() == [True, True, False, False, False, True, True, True]
+
+
+def test_argmax_tokens_without_a_winner(run: Backend):
+    """All -inf, all NaN, or a mix of the two over many blocks of a row: no token is a choice there."""
+    (case,) = (c for c in cases_of("argmax_tokens") if c.name == "no-winner-in-many-blocks")
+    tokens, valid, log_probs = run("argmax_tokens", case.inputs())
+    assert tokens.tolist() == [0, 0, 0, 0, 20001]
+    assert valid.tolist() == [False, False, False, False, True]
+    assert log_probs[:4].isnan().all() and log_probs[4] == 0
 
 
 @each_case("verify_greedy")

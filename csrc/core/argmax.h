@@ -1,4 +1,5 @@
-// The rule of the greedy choice, shared by the CPU and CUDA kernels: NaN counts as -inf, ties go to the lowest index.
+// The rule of the greedy choice, shared by the CPU and CUDA kernels: NaN counts as -inf, ties go to the lowest index, and
+// -inf wins nothing.
 #pragma once
 
 #include <cstdint>
@@ -18,5 +19,8 @@ EAGLE3_HOST_DEVICE float argmax_key(float value) { return value == value ? value
 EAGLE3_HOST_DEVICE bool beats(Candidate a, Candidate b) {
   return a.value > b.value || (a.value == b.value && a.index < b.index);
 }
+
+// Whether a row's best logit is a choice at all: a row of -inf and NaN, mixed or alone, has none.
+EAGLE3_HOST_DEVICE bool is_winner(Candidate best) { return best.value > -__builtin_inff(); }
 
 }  // namespace eagle3

@@ -72,9 +72,9 @@ EAGLE3_HOST_DEVICE void commit_rows(const KeepRowsParams& p, int64_t b) {
   p.state.positions[b] = index_at(p.positions, p.last_rows[b]);
 }
 
-// Draft token `step` of sequence b, and its row in the next step. NaN logits end a draft, because what follows would be
-// drafted from NaN, and so do a full cache, because a row without a slot attends to nothing, and the last position of the
-// RoPE table. A draft that has ended, or never began, is fed padding.
+// Draft token `step` of sequence b, and its row in the next step. Logits without a winner end a draft, because what
+// follows would be drafted from NaN, and so do a full cache, because a row without a slot attends to nothing, and the last
+// position of the RoPE table. A draft that has ended, or never began, is fed padding.
 EAGLE3_HOST_DEVICE void take_draft_token(const DraftRowsParams& p, int64_t b) {
   const int64_t sequence = p.state.extended[b], at = b * p.num_tokens + p.step;
   const bool began = sequence >= 0 && (p.step == 0 || p.draft_tokens[at - 1] >= 0);

@@ -25,20 +25,15 @@ Candidate find_best(const RowKernels& kernels, const T* logits, int64_t size) {
 }
 
 template <class T>
-bool all_nan(const T* logits, int64_t size) {
-  return std::all_of(logits, logits + size, [](T x) { return std::isnan(static_cast<float>(x)); });
-}
-
-template <class T>
 void argmax_row(const ArgmaxTokensParams& p, int64_t r) {
   const RowKernels& kernels = row_kernels(p.dtype);
   const T* logits = static_cast<const T*>(p.logits) + r * p.logits_stride;
   const Candidate best = find_best(kernels, logits, p.vocab_size);
-  const bool has_winner = best.value > -std::numeric_limits<float>::infinity();
+  const bool has_winner = is_winner(best);
   p.tokens[r] = p.target_ids ? p.target_ids[best.index] : best.index;
-  p.valid[r] = has_winner || !all_nan(logits, p.vocab_size);
+  p.valid[r] = has_winner;
   if (!p.log_probs) return;
-  // A row of -inf has no distribution: NaN, as log_softmax gives.
+  // Without a winner there is no distribution: NaN, as log_softmax gives.
   p.log_probs[r] = has_winner ? -std::log(kernels.sum_exp(logits, best.value, p.vocab_size))
                               : std::numeric_limits<float>::quiet_NaN();
 }

@@ -18,7 +18,6 @@ constexpr int64_t kBlockLogits = kThreads * kPieces * kVec<T>;
 struct Partial {
   Candidate best;
   float sum_exp;  // of exp(logit - best.value), NaN left out
-  int32_t has_number;
 };
 
 __device__ __forceinline__ Candidate better(Candidate a, Candidate b) { return beats(b, a) ? b : a; }
@@ -73,19 +72,14 @@ __global__ void __launch_bounds__(kThreads) argmax_parts_kernel(const ArgmaxToke
   };
 
   Candidate best = no_candidate();
-  bool has_number = false;
-  for_each([&](float value, int64_t i) {
-    best = better(best, {argmax_key(value), i});
-    has_number |= value == value;
-  });
+  for_each([&](float value, int64_t i) { best = better(best, {argmax_key(value), i}); });
   best = block_best(best);
-  has_number = __syncthreads_or(has_number);
   float sum = 0.0f;
   if (p.log_probs) {
     for_each([&](float value, int64_t) { sum += value == value ? exp_below(value, best.value) : 0.0f; });
     sum = block_sum(sum);
   }
-  if (threadIdx.x == 0) static_cast<Partial*>(p.workspace)[row * gridDim.y + blockIdx.y] = {best, sum, has_number};
+  if (threadIdx.x == 0) static_cast<Partial*>(p.workspace)[row * gridDim.y + blockIdx.y] = {best, sum};
 }
 
 // One warp per row.
@@ -93,13 +87,8 @@ __global__ void __launch_bounds__(32) argmax_rows_kernel(const ArgmaxTokensParam
   const int64_t row = blockIdx.x;
   const Partial* partials = static_cast<const Partial*>(p.workspace) + row * parts;
   Candidate best = no_candidate();
-  bool has_number = false;
-  for (int64_t i = threadIdx.x; i < parts; i += 32) {
-    best = better(best, partials[i].best);
-    has_number |= partials[i].has_number != 0;
-  }
+  for (int64_t i = threadIdx.x; i < parts; i += 32) best = better(best, partials[i].best);
   best = warp_best(best);
-  has_number = __any_sync(kAllLanes, has_number);
   float sum = 0.0f;
   if (p.log_probs) {
     for (int64_t i = threadIdx.x; i < parts; i += 32)
@@ -108,9 +97,9 @@ __global__ void __launch_bounds__(32) argmax_rows_kernel(const ArgmaxTokensParam
   }
   if (threadIdx.x != 0) return;
   p.tokens[row] = p.target_ids ? p.target_ids[best.index] : best.index;
-  p.valid[row] = has_number;
-  // A row of -inf has no distribution: NaN, as log_softmax gives.
-  if (p.log_probs) p.log_probs[row] = best.value > -INFINITY ? -logf(sum) : NAN;
+  p.valid[row] = is_winner(best);
+  // Without a winner there is no distribution: NaN, as log_softmax gives.
+  if (p.log_probs) p.log_probs[row] = is_winner(best) ? -logf(sum) : NAN;
 }
 
 template <class T, bool kAligned>

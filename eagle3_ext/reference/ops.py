@@ -211,14 +211,15 @@ def skinny_linear(x: Tensor, weight: Tensor, bias: Tensor | None = None) -> Tens
 def argmax_tokens(
     logits: Tensor, target_ids: Tensor | None = None, with_log_probs: bool = False
 ) -> tuple[Tensor, Tensor, Tensor]:
-    """Each row's best token: NaN counts as -inf, ties go to the lowest index, a row of NaN is index 0 and not valid."""
+    """Each row's best token: NaN counts as -inf, ties go to the lowest index; a row whose best is -inf, one of NaN among
+    them, gives index 0 and is not valid."""
     keys = logits.masked_fill(logits.isnan(), -torch.inf).to(wide(logits.dtype))
     best = keys.max(dim=-1, keepdim=True).values
     indices = torch.arange(logits.shape[1], device=logits.device)
     winners = torch.where(keys == best, indices, logits.shape[1]).min(dim=-1).values
     tokens = winners if target_ids is None else target_ids[winners]
     log_probs = keys.log_softmax(-1).gather(1, winners[:, None])[:, 0] if with_log_probs else keys.new_empty(0)
-    return tokens, ~logits.isnan().all(dim=-1), log_probs
+    return tokens, best[:, 0] > -torch.inf, log_probs
 
 
 def accept(draft: Sequence[int], target: Sequence[int]) -> tuple[int, int]:
